@@ -26,6 +26,8 @@ __all__ = ["BFLOAT16", "FLOAT8_E4M3", "FLOAT8_E5M2", "FLOAT16", "datatype_of", "
 
 def _sum_of(dtype: np.dtype) -> MPI.Op:
     """`MPI.SUM` for integers that hold floats of a type."""
+    if dtypes.supported(dtype):
+        return _engine.sum_of_halves(dtype)
 
     def add(theirs: Any, ours: Any, datatype: MPI.Datatype) -> None:
         values = np.frombuffer(ours, dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import inf
 from random import SystemRandom
@@ -21,7 +21,7 @@ from compcoll.policy import Policy
 from compcoll.policy.policy import check_same, fields_of
 from compcoll.prepare import load_kernels, prepare, prepare_message
 
-__all__ = ["construct"]
+__all__ = ["construct", "mark_group"]
 
 #: Source of keys: programs may seed other generators.
 _RANDOM = SystemRandom()
@@ -105,6 +105,31 @@ def _mark(plain: MPI.Intracomm, marked: Marked, words: bytes, watched: int, itse
     for meet in hooks.meets if watched else ():
         meet(marked, watched)
     return int(handle)
+
+
+def mark_group(comm: MPI.Intracomm, policies: Sequence[Policy], like: Marked | None) -> Marked:
+    """Mark a process group's own communicator, on whose policies its ranks have agreed; collective.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    policies : sequence of Policy
+        By phases.
+    like : Marked, optional
+        Of a group whose links have been measured, if there is one.
+    """
+    _begin()
+    nodes, shares = environment.nodes(_WORLD.Get_size()), environment.shared_memory()
+    mine = survey(comm, environment.threads(), nodes, shares)
+    everyone = comm.allgather((mine, _RANDOM.getrandbits(64)))
+    facts = [one for one, _ in everyone]
+    marked = Marked((policies[0], False, False, False), facts, comm.rank, everyone[0][1], like)
+    marked.policies, marked.is_torchs = policies, True
+    start_engine(mine.workers if marked.size > 1 else None, marked.facts.sharing)
+    marked.number = _engine.mark(comm, marked.limits, marked.key, marked)
+    if marked.size > 1 and any(policy.asks_model(marked.facts.link) for policy in policies):
+        marked.find_advisor(marked.comm)
+    return marked
 
 
 def _known_of(plain: MPI.Intracomm) -> Marked | None:

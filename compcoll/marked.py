@@ -7,6 +7,7 @@ communicated.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from threading import RLock
@@ -49,6 +50,13 @@ class Marked:
     ----------
     number : int
         The layer's; 0 before it is known.
+    policies : sequence of Policy
+        That of the settings, and those of other phases.
+    is_torchs : bool
+        Whether it is a process group's: sums may take another order, and sizes of reductions are those of
+        whole tensors.
+    watch : callable or None
+        Told of each decision to compress: ``watch(phase, op, nbytes, element, codec)``.
     facts : Facts
     objects : int
         Calls of objects of which arrays were compressed.
@@ -65,6 +73,9 @@ class Marked:
         self.policy, self.strict, self.owner_exact, self.device_buffers = settings
         self.size, self.facts, self.parent = len(everyone), facts_of(everyone), parent
         self.number = 0
+        self.policies: Sequence[Policy] = [self.policy]
+        self.is_torchs = False
+        self.watch: Callable[..., None] | None = None
         self.advisor: Advisor | None = None
         self.objects, self.report_of_objects = 0, Report("", False, "no call yet")
 
@@ -102,14 +113,23 @@ class Marked:
         """The reason why all calls are MPI's; empty where they may not be."""
         if self.size == 1:
             return "a single rank sends nothing"
-        return self.policy.leaves_all(self.facts.link)
+        reasons = [policy.leaves_all(self.facts.link) for policy in self.policies]
+        return reasons[0] if all(reasons) else ""
 
     @property
     def limits(self) -> tuple[int, bool, bool, bool, bool]:
         """What the layer needs to know: see `compcoll.engine._engine.mark`."""
-        least = _engine.NEVER if self.idle else self.policy.min_nbytes
+        least = _engine.NEVER if self.idle else min(policy.min_nbytes for policy in self.policies)
+        if self.is_torchs and not self.idle:
+            least //= self.size
         devices = self.device_buffers or bool(reported())
         return least, self.strict, self.policy.names_communicators, self.facts.multithreaded, devices
+
+    def renew(self, policies: Sequence[Policy]) -> None:
+        """Have calls from now on come under other policies; local, as all ranks do so before the same call."""
+        self.policies, self.policy = policies, policies[0]
+        self.settings = (self.policy, *self.settings[1:])
+        _engine.renew(self.comm, self.limits)
 
     # -- as `compcoll.engine.call.prepare` has a group
 

@@ -25,7 +25,7 @@ from compcoll.engine.coding import coding
 from compcoll.engine.shaping import inner_of_message
 from compcoll.marked import Marked
 from compcoll.model.trials import Advisor, Trial, TriedStarts
-from compcoll.operations import OPERATIONS, Blocks, Operation
+from compcoll.operations import OPERATIONS, REDUCTIONS, Blocks, Operation
 from compcoll.policy.decision import Decision, without_base
 from compcoll.schedule.trace import chunk_step
 
@@ -151,7 +151,7 @@ def _decide(
 ) -> tuple[Decision, Trial | None]:
     """The decision on a call, and the trial that it is part of."""
     keeps = description.form == PERSISTENT and not operation.reduces
-    decision = _by_policy(marked, call, element, description.name)
+    decision = _by_policy(marked, call, element, description)
     if not keeps:
         decision = without_base(call.op, decision)
     if decision.codec is None or not decision.ask or decision.codec.has_base:  # whose ratio no profile knows
@@ -167,20 +167,27 @@ def _decide(
     return ask(call.op, call.dtype, call.nbytes, decision), None
 
 
-def _by_policy(marked: Marked, call: Call, element: np.dtype, name: str) -> Decision:
-    facts = marked.facts
-    return marked.policy.decide(
+def _by_policy(marked: Marked, call: Call, element: np.dtype, description: Any) -> Decision:
+    facts, whole = marked.facts, None
+    if marked.is_torchs and call.op in REDUCTIONS:  # whose messages are parts of a tensor
+        whole = sum(len(block) for block in call.send or call.recv) * call.dtype.itemsize
+    decision = marked.policies[description.phase].decide(
         call.op,
         call.dtype,
         call.nbytes,
         marked.size,
-        name,
+        description.name,
         facts.link,
         facts.ranks_per_node,
         element,
         facts.gpus,
-        n_nodes=facts.n_nodes,
+        whole,
+        facts.n_nodes,
+        exact_sums=not marked.is_torchs,
     )
+    if marked.watch is not None and decision.codec is not None:
+        marked.watch(description.phase, call.op, whole or call.nbytes, element, decision.codec)
+    return decision
 
 
 def _try_starts(marked: Marked, call: Call, decision: Decision) -> TriedStarts:

@@ -31,7 +31,7 @@ from compcoll.core._gpu cimport (
     CAttempt, CCoding, CDeviceFault, CGpu, CMarks, Error, gpu_by_number, use_level,
 )
 from compcoll.engine.native cimport (
-    CBases, CCompletion, CEngine, CLaunch, CLayout, CLibrary, CNeighbours, CPendingTask, CPlace,
+    CBases, CCompletion, CEnd, CEngine, CLaunch, CLayout, CLibrary, CNeighbours, CPendingTask, CPlace,
     create_segment, CRun, CSegment, CSegmentAddress, CSharedMemory, CTags, CTask, CTaskGroup, error_of,
     finished_by, gather, GpuRef, Handle, make_node_wire, make_request, make_wire, of_callback, open_segment,
     scatter, Stats, the_recv_hook, Wire,

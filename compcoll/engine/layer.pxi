@@ -40,6 +40,7 @@ cdef extern from "layer/types.h" namespace "compcoll::layer" nogil:
         vector[uint64_t] shape
     const CType* c_type_of "compcoll::layer::type_of"(Word)
     cbool c_take_for "compcoll::layer::take_for"(Word, uint32_t, Word, cbool)
+    Word c_sum_of_halves "compcoll::layer::sum_of_halves"(uint32_t)
 
 cdef extern from "layer/python.h" namespace "compcoll::layer" nogil:
     cdef cppclass CKept "compcoll::layer::Kept":
@@ -130,6 +131,7 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
         void fail(const string&)
         void forget()
         void leave_all()
+        void renew(const Settings&)
     CComm* c_find "compcoll::layer::find"(Word)
     shared_ptr[CComm] find_by(uint64_t)
     CComm* c_mark "compcoll::layer::mark"(Word, const Settings&, OriginRef) except +
@@ -198,6 +200,7 @@ cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
         uint32_t element
         cbool in_place
         string comm_name
+        int phase
         vector[CMessage] send, recv
         shared_ptr[CEntry] entry
         cbool idle
@@ -211,6 +214,7 @@ cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
         int64_t turn
         WayRef way
     void set_root_is_read_only(cbool)
+    void c_set_phase "compcoll::layer::set_phase"(int)
     CEngine& the_engine()
     cbool has_engine()
     const CLibrary& engine_library()
@@ -247,6 +251,25 @@ cdef extern from "layer/record.h" namespace "compcoll::layer" nogil:
 
 cdef extern from "layer/requests.h" namespace "compcoll::layer" nogil:
     vector[CRecord] take_open_records()
+
+cdef extern from "layer/started.h" namespace "compcoll::layer" nogil:
+    cdef struct CNote "compcoll::layer::Started::Note":
+        OutcomeRef outcome
+        int small
+    cdef cppclass CStarted "compcoll::layer::Started":
+        CStarted(uint64_t)
+        int compare(const shared_ptr[CComm]&, string) except +
+        void add(Word*, void*, CComm*) except +
+        void leave() except +
+        CEnd wait(double, cbool (*)() noexcept nogil) except +
+        cbool ended()
+        cbool differs()
+        cbool is_late()
+        string difference(double) except +
+        int error()
+        vector[CNote] notes()
+    vector[uint64_t] c_take_ended "compcoll::layer::take_ended"(double)
+    void c_wake_client "compcoll::layer::wake_client"()
 
 cdef extern from "<dlfcn.h>" nogil:
     ctypedef struct Dl_info:
@@ -492,6 +515,11 @@ def take_for(datatype, dtype, op, *, bint summable):
         raise MPI.Exception(MPI.ERR_TYPE)
 
 
+def sum_of_halves(dtype):
+    """The operation of MPI that adds up 16-bit floats of a type, each sum rounded once."""
+    return MPI.Op.fromhandle(c_sum_of_halves(dtypes.code_of(dtype)))
+
+
 # -- communicators
 
 
@@ -506,6 +534,11 @@ def number_of(comm) -> int:
     """The number of a marked communicator; 0 of any other."""
     cdef CComm* found = c_find(handle(comm))
     return 0 if found == NULL else found.number()
+
+
+def renew(comm, tuple settings):
+    """Give a marked communicator other settings; see `mark`. Local: all ranks do so before the same call."""
+    marked(comm).renew(settings_of(settings))
 
 
 cdef Settings settings_of(tuple given):
@@ -921,6 +954,8 @@ cdef class Description:
     root, number : int
     name : str
         Of the communicator, where rules look at it.
+    phase : int
+        The number of the policy in force, of those that the communicator has.
     send, recv : list of (int, int, tuple, int, int)
         Blocks in the order of algorithms: elements, code of their type, shape, address or 0, and the number
         of their GPU, -1 for the host.
@@ -928,7 +963,7 @@ cdef class Description:
 
     cdef CDescription* own
     cdef readonly str op, name
-    cdef readonly int form, root
+    cdef readonly int form, root, phase
     cdef readonly uint64_t number, nbytes
     cdef readonly uint32_t dtype
     cdef readonly list send, recv
@@ -940,7 +975,7 @@ cdef class Description:
         self.own = own
         self.op, self.form, self.root = NAMES[own.call.name], own.call.form, own.call.root()
         self.number, self.nbytes, self.dtype = own.call.comm.number(), own.nbytes, own.element
-        self.name = own.comm_name.decode(errors="replace")
+        self.name, self.phase = own.comm_name.decode(errors="replace"), own.phase
         self.send, self.recv = messages_of(own.send), messages_of(own.recv)
         self.side = kept.get(self.number)
         return self
@@ -1199,3 +1234,135 @@ cdef int begin_c() noexcept with gil:
 def is_preloaded() -> bool:
     """Whether the layer was preloaded into this process, so that all its libraries call it."""
     return is_preloaded_
+
+
+# -- calls of a client that holds no requests itself, as torch's backend
+
+
+#: By their numbers, until they have ended: MPI may write to what they refer to.
+_started = {}
+cdef uint64_t n_started = 0
+
+
+cdef class Started:
+    """The calls of one operation, with the comparison of what the ranks have called.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Marked.
+    operation : object
+        What they belong to.
+    """
+
+    cdef shared_ptr[CStarted] own
+    cdef shared_ptr[CComm] comm
+    cdef uint64_t number
+    cdef readonly object operation
+    cdef readonly list calls
+
+    def __init__(self, comm, operation):
+        global n_started
+        n_started += 1
+        self.number, self.operation, self.calls = n_started, operation, []
+        self.comm = find_by(marked(comm).number())
+        self.own = shared_ptr[CStarted](new CStarted(self.number))
+
+    def compare(self, str text):
+        """Begin to compare words that all ranks have alike; before the calls."""
+        cdef string words = text.encode()
+        cdef int error
+        with nogil:
+            error = self.own.get().compare(self.comm, words)
+        check_mpi(error)
+
+    def add(self, request):
+        """Take over the request of a call."""
+        status = MPI.Status()
+        self.calls.append((request, status))
+        cdef Word* place = <Word*><uintptr_t>MPI._addressof(request)
+        cdef void* told = <void*><uintptr_t>MPI._addressof(status)
+        with nogil:
+            self.own.get().add(place, told, self.comm.get())
+
+    def leave(self):
+        """Leave them to the progress thread; `take_done` tells when they have ended."""
+        _started[self.number] = self
+        with nogil:
+            self.own.get().leave()
+
+    def wait(self, double seconds):
+        """Wait so long at most; whether they have ended.
+
+        Raises
+        ------
+        BaseException
+            Raised by the handler of a second signal; the calls go on.
+        """
+        cdef int how
+        _started[self.number] = self
+        with nogil:
+            how = <int>self.own.get().wait(seconds, signalled)
+        if how == INTERRUPTED:
+            raise_ending()
+        if not self.own.get().ended():
+            return False
+        _started.pop(self.number, None)
+        return True
+
+    @property
+    def ended(self):
+        """Whether they have ended, or cannot any more, as the ranks have called different things."""
+        return self.own.get().ended()
+
+    def settle(self, double seconds):
+        """Complete the requests of calls that have ended.
+
+        Parameters
+        ----------
+        seconds : float
+            For which other ranks are waited for, to tell what they have called where that differs.
+
+        Raises
+        ------
+        MismatchError, TimeoutError, MPI.Exception
+        """
+        cdef string text
+        if self.own.get().differs():
+            with nogil:
+                text = self.own.get().difference(seconds)
+            raise MismatchError(text.decode())
+        if self.own.get().is_late():
+            raise stalled()
+        check_mpi(self.own.get().error())
+        for request, status in self.calls:
+            if request != MPI.REQUEST_NULL:
+                request.Wait(status)
+
+    def notes(self):
+        """What became of each call: see `last_of`."""
+        cdef vector[CNote] found = self.own.get().notes()
+        cdef size_t i
+        return [
+            last_from(found[i].outcome) if found[i].outcome.get() != NULL
+            else NAMES[found[i].small] if found[i].small >= 0 else None
+            for i in range(found.size())
+        ]
+
+
+def take_done(double seconds) -> list:
+    """What was left and has ended, as soon as there is any, after so many seconds or `wake_client`."""
+    cdef vector[uint64_t] numbers
+    with nogil:
+        numbers = c_take_ended(seconds)
+    return [one for number in numbers if (one := _started.pop(number, None)) is not None]
+
+
+def wake_client():
+    """Have a thread in `take_done` come back."""
+    c_wake_client()
+
+
+def set_phase(int phase):
+    """Say which of a communicator's policies calls of this thread come under."""
+    c_set_phase(phase)

@@ -3,26 +3,19 @@
 start.py         ranks from MPI, or MPI's from torchrun's, and how a group is made
 group.py         the process group of torch up to 2.13, and the backend of torch from 2.14 on
 operations.py    the methods that torch calls, of both
-core.py          a group of ranks, and how an operation like one before it begins again
-collectives.py   how each collective begins otherwise, by the engine or by MPI
-coalescing.py    several operations as one
-messages.py      messages between two ranks
-work.py          the Work of an operation, and futures.py its future
-buffers.py       tensors as contiguous buffers on the host or a GPU
-gpu.py           the order of streams, and pending kernels
-reductions.py    sums and others
-policies.py      the policy of a group, and its options
+core.py          a group of ranks: its communicator, and the operations under way on it
+work.py          an operation, its Work, and futures.py its future
+collectives.py   operations as calls of MPI
+tensors.py       tensors as MPI takes them, and gpu.py where they are
+reductions.py    types, sums and others
+peers.py         all groups, and what ranks tell each other in torch's store
+policies.py      the policies of a group, and its options
 report.py        statistics of calls
-peers.py         all groups
 integration.py   torch.compile, other tools of torch, and its functions that name its own backends
 hooks.py         compression beside NCCL or gloo: DDP's hook
 fsdp.py          FSDP2's objects, and HSDP's
 lightning.py     a callback of PyTorch Lightning that sets these; imported by those who use it
-compression.py   what these share
-levels.py        one or two levels of groups, by nodes
-pipeline.py      threads in which gradients and parameters travel while layers compute
-inside.py        sums and gathered blocks inside a node
-frames.py        sums and gathered blocks as frames, in groups of any backend
+stages.py        what these share: sums and gathered blocks inside a node, and as frames among nodes
 dcp.py           torch.distributed.checkpoint with compressed files
 weight_sync.py   parameters from one rank to all others, in any backend's groups
 """
@@ -76,7 +69,7 @@ def _register() -> None:
             _integration.patch_2_13()
         _dist.Backend.register_backend("compcoll", shell, extended_api=True, devices=["cpu", "cuda"])
         _policies.watch_meshes()
-        _integration.patch_coalescing_manager()
+        _policies.watch_joins()
     if not _is_deferred:
         _start.set_environment()
 

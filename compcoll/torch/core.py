@@ -1,4 +1,9 @@
-"""A group of ranks, and how a collective of theirs begins: compressed by the engine, or by MPI as it is."""
+"""A group of ranks: a marked communicator, its policy, and the operations under way on it.
+
+Collectives begin in the order in which they were called, a few at a time: with all of them at once the first
+would end with the last. Which thread begins or ends one makes no difference: whoever waits does so, else the
+finisher, a thread of this module.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,11 @@ import atexit
 import pickle
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from ctypes import c_uint8
-from dataclasses import replace
 from datetime import timedelta
-from functools import partial
-from hashlib import blake2b
+from threading import RLock, Thread
 from typing import Any
 
 import numpy as np
@@ -20,52 +23,31 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from compcoll.codecs import codec
+from compcoll.codecs import Codec
+from compcoll.construct import mark_group
 from compcoll.core import environment
 from compcoll.engine import _engine
-from compcoll.engine.agreement import Agreement, Check
-from compcoll.engine.call import Call, Task, wait
-from compcoll.engine.group import Group, facts_of, survey
-from compcoll.operations import OPERATIONS, REDUCTIONS
-from compcoll.policy import choices
-from compcoll.policy.decision import Decision, without_base
+from compcoll.engine.finalize import before_finalize
 from compcoll.torch import peers, policies
-from compcoll.torch.buffers import overlap
-from compcoll.torch.gpu import PendingKernels
+from compcoll.torch.peers import Notice
 from compcoll.torch.policies import Options
-from compcoll.torch.reductions import Reduction
 from compcoll.torch.report import GroupStats
+from compcoll.torch.tensors import overlap
 from compcoll.torch.work import SLICE, Operation, Work
 
-__all__ = [
-    "MAX_PENDING",
-    "Core",
-    "Prepared",
-    "Repeated",
-    "at_exit",
-    "conflict",
-    "is_plain",
-    "mpi_arguments",
-    "placement",
-]
+__all__ = ["Core", "at_exit", "end_job", "finisher"]
 
-#: Operations under way at once: tags are used again after 64 calls.
-MAX_PENDING = 48
-#: Operations of like tensors that are kept prepared.
-_MOST_PREPARED = 1024
-#: Calls whose statistics are not added up yet.
-_MOST_UNCOUNTED = 1000
-#: Seconds between the end of a rank that has met an error and that of the others.
-_GRACE = 2.0
-#: Seconds for which messages of a rank that has left may still arrive.
-_ARRIVAL = 1.0
-#: Seconds to wait for others that destroy a group: only then it is freed.
-_PART = 10.0
-#: Characters of a notice: MPI sends those of short messages at once.
+#: Collectives that are under way at once: so many, or as many small ones as have so many bytes together.
+_FEWEST, _MOST, _MOST_NBYTES = 2, 32, 8 << 20
+#: Works of so few elements are kept, so many of them: torch's `join` has one that only C++ holds, which ends
+#: with its last reference in Python.
+_SMALL_NUMEL, _KEPT_WORKS = 16, 256
+#: Seconds for ranks that give up a call to hear of each other.
+_GRACE = 1.0
+#: Of a store whose process has ended, or where there is none any more.
+_STORE_ERRORS = RuntimeError, IndexError
+#: Characters of a notice.
 _MOST_WORDS = 1000
-#: Seconds to wait for the ranks' descriptions of calls that do not match.
-_DESCRIBE_SECONDS = 2.0
-_RAW = codec("raw")
 
 
 class Core:
@@ -78,40 +60,46 @@ class Core:
     name : str
     timeout : timedelta
     options : Options or None
+    serial : int
+        The same on all ranks; no other group of any of them has it.
+    like : Core or None
+        The default group, if there is one.
     """
 
-    def __init__(self, comm: MPI.Intracomm, name: str, timeout: timedelta, options: Options | None):
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        name: str,
+        timeout: timedelta,
+        options: Options | None,
+        serial: int,
+        like: Core | None,
+    ):
         self.comm, self.name, self.options = comm, name, options
         self.desc: Callable[[], str] = lambda: ""
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.timeout = timeout.total_seconds()
+        self.key = f"{name}/{serial}"
         #: The reason why the group is in an error state; empty where it is not.
         self.broken = ""
-        #: How operations of tensors that lie in host memory without gaps run, by all that decides it.
-        self.prepared: dict[tuple, Prepared] = {}
-        self.stats, self.kernels = GroupStats(), PendingKernels(self.invalidate)
-        #: The calls that are being coalesced, a `coalescing.Batch`.
-        self.batch: Any = None
-        self._pending: list[Work] = []
-        self._policy: Any = None
-        self._warned = self._has_phases = False
-        self._message_tag = 0
-        nodes = environment.nodes(MPI.COMM_WORLD.Get_size())
-        mine = survey(comm, environment.threads(), nodes, environment.shared_memory())
-        everyone = policies.exchange(comm, options, (mine, peers.next_serial()))
-        #: A name that no other group of any of its ranks has had.
-        self.key = f"{name}/{peers.next_serial([serial for _, serial in everyone]) - 1}"
-        facts = facts_of([theirs for theirs, _ in everyone])
-        digest = blake2b(self.key.encode(), digest_size=8).digest()
-        number, threads = int.from_bytes(digest, "little"), mine.workers if self.size > 1 else 0
-        self.group = Group(comm, facts, threads, number)
-        self.agreement = Agreement(self.group, _DESCRIBE_SECONDS, peers.MismatchError)
-        #: Whether calls are compared: ``COMPCOLL_CHECK=0`` turns it off.
+        self.stats = GroupStats(self)
+        self.n_calls = self.n_barriers = 0
+        #: The works since coalescing began.
+        self.batch: list[Any] | None = None
+        #: Held while operations begin or end.
+        self.lock = RLock()
+        self._queue: deque[Operation] = deque()
+        self._under_way: list[Operation] = []
+        self._small: deque[Work] = deque(maxlen=_KEPT_WORKS)
         self._compares = environment.checks(default=True) and self.size > 1
-        self.comm_name = name
+        self._closed = self._warned = False
+        self._policies: tuple | None = None
+        self._applied = policies.policies_of(self)
+        self.marked = mark_group(comm, self._applied, None if like is None else like.marked)
+        self.marked.watch = self._watch_decision
         peers.add(self)
 
-    # -- decisions
+    # -- policy
 
     @property
     def names(self) -> set[str]:
@@ -124,383 +112,290 @@ class Core:
         return "/".join(sorted(self.names)) or self.name
 
     @property
-    def policy(self) -> Any:
-        """The policy in force, found at the first call: torch describes a group after it is made."""
-        if self._policy is None:
-            self.comm_name, self._policy = policies.policy_of(self)
-            self._has_phases = self._policy.backward is not self._policy.outside
-            if self._policy.backward.asks_model(self.group.facts.link) and self.size > 1:
-                self.group.prepare_advisor()
-        return self._policy.current
+    def policies(self) -> tuple:
+        """The policies of further calls, by phases: torch describes a group after it is made."""
+        if self._policies is None:
+            self._policies = policies.policies_of(self)
+        return self._policies
 
     @property
-    def phase(self) -> tuple[str, ...]:
-        """The part of a call that names a backward pass, where policies depend on it."""
-        if self._policy is None:
-            _ = self.policy
-        return self._policy.phase if self._has_phases else ()
+    def policy(self) -> Any:
+        """The policy of further calls in this thread at this moment."""
+        return self.policies[policies.phase_of(self.policies)]
+
+    def measure(self) -> None:
+        """Measure the link where a new policy asks for that; collective."""
+        link = self.marked.facts.link
+        if self.size > 1 and any(policy.asks_model(link) for policy in self.policies):
+            self.flush()
+            self.marked.find_advisor(self.comm)
 
     def forget_policy(self) -> None:
         """Find the policy anew at the next call."""
-        self._policy = None
-        self.prepared.clear()
+        self._policies = None
 
-    def decide(
-        self,
-        op: str,
-        dtype: np.dtype,
-        nbytes: int,
-        element: np.dtype | None = None,
-        buffer_nbytes: int | None = None,
-    ) -> Decision:
-        """Decide on a call: common knowledge of all ranks, or of the two ends of a message."""
-        policy, facts = self.policy, self.group.facts
-        decision = without_base(
-            op,
-            policy.decide(
-                op,
-                dtype,
-                nbytes,
-                self.size,
-                self.comm_name,
-                facts.link,
-                facts.ranks_per_node,
-                element,
-                facts.gpus,
-                buffer_nbytes,
-                facts.n_nodes,
-                exact_sums=False,
-            ),
-        )
-        if decision.codec is None:
-            return decision
-        if not decision.codec.lossless and op in policies.REPLICATED and not self._warned:
-            self._warned = policies.warn_of_lossy_copies(self, op, nbytes, element or dtype, decision.codec)
-        if decision.ask:
-            advisor = self.group.advisor
-            ask = advisor.decide_p2p if op in ("Send", "Alltoallv") else advisor.decide_nonblocking
-            decision = ask(op, dtype, nbytes, decision)
-        return decision
+    def _watch_decision(self, phase: int, op: str, nbytes: int, element: np.dtype, codec: Codec) -> None:
+        if not codec.lossless and op in policies.REPLICATED and not self._warned:
+            policy, link = self._applied[phase], self.marked.facts.link
+            self._warned = policies.warn_of_lossy_copies(self, policy, link, op, nbytes, element, codec)
 
-    @property
-    def n_ended(self) -> int:
-        """The number of collectives that have ended, up to the first that has not."""
-        numbers = [work.number for work in self._pending]
-        return min(numbers) - 1 if numbers else self.agreement.n_calls
+    # -- operations
 
-    # -- beginning
-
-    def prepare(self, call: Call, element: np.dtype, how: Reduction | None = None) -> tuple[Decision, int]:
-        """Decide on a collective; returns the bytes that reports count as well.
-
-        MPI carries it out where there is no codec in the decision.
-        """
-        nbytes = call.nbytes
-        if call.op in REDUCTIONS:  # whose messages are parts of the caller's buffer
-            nbytes = sum(block.nbytes for block in call.send or call.recv)
-        if how is None or how.sums:
-            decision = self.decide(call.op, call.dtype, call.nbytes, element, nbytes)
-        else:
-            decision = Decision(None, "mpi", 0, "only sums are compressed")
-        if call.empty or self.size == 1:
-            decision = replace(decision, codec=None)
-        elif decision.codec is None and how is not None and how.native is None:
-            facts = self.group.facts
-            chunk = choices.chunk_nbytes(call.op, call.nbytes, self.size, _RAW, facts.link, facts.gpus)
-            name = choices.algorithm(call.op, call.dtype, call.nbytes, self.size, _RAW, chunk, 1)
-            decision = replace(decision, codec=_RAW, algorithm=name, chunk_nbytes=chunk)
-        return decision, nbytes
-
-    def keep(self, key: tuple, prepared: Prepared) -> None:
-        """Keep what further operations with a key begin by."""
-        if len(self.prepared) >= _MOST_PREPARED:
-            self.prepared.clear()
-        self.prepared[key] = prepared
-
-    def count(self, task: Task, op: str, nbytes: int, decision: Decision) -> None:
-        """Count a call when it has ended, on devices too."""
-        if not task.done:
-            self.kernels.when_done(task, op, partial(self.count, task, op, nbytes, decision))
-            return
-        ended = self.stats.ended
-        ended.append((op, nbytes, decision, getattr(task, "outcome", None)))
-        if len(ended) > _MOST_UNCOUNTED:
-            self.stats.add_ended()
-
-    def next_message_tag(self, n: int) -> int:
-        """The first of ``n`` tags for the chunks of a message from this rank."""
-        first, most = self.group.pairwise_tags.first, self.group.pairwise_tags.n
-        if self._message_tag + n > most:
-            self._message_tag = 0
-        tag = first + self._message_tag
-        self._message_tag += n
-        return tag
+    def wait_for_conflicts(self, result: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        """Wait for collectives that write what another one reads or writes."""
+        for other in self._pending() if self._under_way else ():
+            if any(overlap(one, (*other.result, *other.inputs)) for one in result) or any(
+                overlap(one, other.result) for one in inputs
+            ):
+                other.wait(self.timeout)
 
     def launch(self, operation: Operation) -> Work:
-        """Start an operation."""
-        self.check_usable()
-        ordered = operation.call is not None
-        if ordered and self._pending:
-            self._wait_for_conflicts(operation)
-        work = Work(self, operation)
-        if ordered and not work.is_done():
-            self._pending.append(work)
+        """Start an operation, as soon as it is its turn."""
+        with self.lock:
+            self.check_usable()
+            if operation.words is None:
+                operation.start()
+            else:
+                self.n_calls += 1
+                operation.number, operation.policies = self.n_calls, self.policies
+                operation.phase = policies.phase_of(operation.policies)
+                self._queue.append(operation)
+                self._start_some()
+                if operation.started is None:
+                    operation.mark()
+        if operation.error is not None:
+            raise operation.error
+        work = Work(operation)
+        if sum(one.numel() for one in operation.result) <= _SMALL_NUMEL:
+            self._small.append(work)
+        if self.batch is not None:
+            self.batch.append(work)
         return work
 
-    def count_call(self, operation: Operation) -> list[Task]:
-        """Count an operation of all ranks, and begin to compare it."""
-        if self._compares:
-            call: Any = operation.call
-            describe = partial(_describe_calls, self.agreement.n_calls + 1)
-            return [Check(self.agreement, call, call, operation.op, describe)]
-        self.agreement.n_calls += 1
-        return []
+    def _start_some(self) -> None:
+        """Start those whose turn it is; with the lock."""
+        while self._queue and not self.broken:
+            n, nbytes = len(self._under_way), sum(one.nbytes for one in self._under_way)
+            if n >= _FEWEST and (n >= _MOST or nbytes + self._queue[0].nbytes > _MOST_NBYTES):
+                return
+            operation = self._queue.popleft()
+            if operation.policies is not self._applied:
+                self._applied = operation.policies
+                self.marked.renew(self._applied)
+            self._under_way.append(operation)
+            operation.start(compares=self._compares)
+
+    def _pending(self) -> list[Operation]:
+        with self.lock:
+            return [*self._under_way, *self._queue]
+
+    def head(self) -> Operation | None:
+        """The first of the collectives under way."""
+        with self.lock:
+            return self._under_way[0] if self._under_way else None
+
+    def retire(self, operation: Operation) -> None:
+        """Note the end of an operation, whether or not it failed."""
+        with self.lock:
+            for some in (self._under_way, self._queue):
+                with suppress(ValueError):
+                    some.remove(operation)
+            error = operation.error
+            if error is not None and (operation.started is not None or not _is_of_arguments(error)):
+                self.invalidate(f"{operation.op}: {error}")
+            self._start_some()
+            if self._closed and not self._under_way:
+                self._free()
 
     def gather_objects(self, op: str, mine: Any) -> list[Any]:
-        """All ranks' objects; an operation of all ranks like others, with their check and their time-out."""
-        gathering = _Gathering(self.comm, op, mine)
-        self.launch(gathering).wait()
-        return gathering.found
+        """All ranks' objects; operations of all ranks like others, with their check and their time-out."""
+        from compcoll.torch import collectives
 
-    def _wait_for_conflicts(self, operation: Operation) -> None:
-        """Wait for operations on the same memory, and for those that hold the tags needed."""
-        for work in list(self._pending):
-            n_calls = sum(other.operation.n_calls for other in self._pending)
-            if n_calls + operation.n_calls > MAX_PENDING or conflict(operation, work.operation):
-                work.wait()
+        data = torch.frombuffer(bytearray(pickle.dumps(mine)), dtype=torch.uint8)
+        sizes = torch.zeros(self.size, dtype=torch.int64)
+        number = torch.tensor([data.numel()])
+        part = collectives.all_gather_single(self, sizes, number)
+        self.launch(Operation(self, op, [part], [sizes], [number], (), sync=True)).wait()
+        everyone = [torch.empty(n, dtype=torch.uint8) for n in sizes.tolist()]
+        part = collectives.all_gather(self, everyone, data)
+        self.launch(Operation(self, op, [part], everyone, [data], (), sync=True)).wait()
+        return [pickle.loads(one.numpy().tobytes()) for one in everyone]
 
-    def wait_for(self, tasks: list[Task]) -> None:
-        """Wait for tasks in the calling thread, for as long as the group allows."""
-        until = time.monotonic() + self.timeout
-        while not wait(*tasks, limit=SLICE, launched=True):
-            self.check_peers(self.agreement.n_calls + 1, ())
-            if time.monotonic() > until:
-                raise dist.DistBackendError(f"Timed out after {self.timeout:g} s")
+    def flush(self) -> None:
+        """Wait for all collectives."""
+        for operation in self._pending():
+            with suppress(Exception):
+                operation.wait(self.timeout)
+
+    # -- errors, and the end
 
     def check_usable(self) -> None:
         """DistBackendError where an earlier call of the group failed."""
         if self.broken:
             raise dist.DistBackendError(self.broken)
 
-    # -- works under way
-
-    def check_peers(self, number: int, ranks: Sequence[int]) -> None:
-        """DistBackendError where call ``number``, or a message of one of the ranks, cannot end any more."""
-        self.check_usable()
+    def check_peers(self, operation: Operation) -> None:
+        """DistBackendError where an operation cannot end any more, as far as others have told."""
         if self.size == 1:
             return
-        gone = self.agreement.notices(grace=_ARRIVAL)
-        if gone and ranks and all(rank in gone for rank in ranks):
+        gone = self._notices()
+        ranks = operation.peers
+        if ranks and all(rank in gone for rank in ranks):
             raise dist.DistBackendError("; ".join(f"rank {rank} {gone[rank].why}" for rank in ranks))
         for rank, one in gone.items():
-            if number >= one.first:
+            if operation.number >= one.first and not (one.waits and one.first == operation.number):
                 raise dist.DistBackendError(
-                    f"rank {rank} {one.why}, and does not come to call {number} of the group"
+                    f"rank {rank} {one.why}, and does not come to call {operation.number} of the group"
                 )
 
-    def leave(self, why: str) -> None:
-        """Tell the other ranks that this one goes, with what has not ended."""
-        if self.size > 1:
-            self.agreement.leave(self.n_ended + 1, why[:_MOST_WORDS])
+    def _notices(self) -> dict[int, Notice]:
+        with suppress(*_STORE_ERRORS):  # whoever had the store may have ended
+            return {k: v for k, v in peers.notices().of(self.key).items() if k != self.rank}
+        return {}
 
-    def describe(self, work: Work) -> str:
-        """Name an operation, and the ranks that have not come to it, which this rank leaves."""
-        if not work.number:
-            return f"{work.op} of the process group {self.name!r}"
-        missing = self.agreement.missing(work.number, f"gave up in call {work.number}, {work.op}")
-        notices = self.agreement.notices()
-        words = [f"rank {r} ({notices[r].why})" if r in notices else f"rank {r}" for r in missing]
+    def leave(self, why: str, first: int | None = None, waits: bool = False) -> None:
+        """Tell the other ranks that this one does not complete calls from a number on."""
+        if self.size == 1:
+            return
+        if first is None:
+            numbers = [one.number for one in self._pending()]
+            first = min(numbers) if numbers else self.n_calls + 1
+        with suppress(*_STORE_ERRORS):
+            peers.notices().post(Notice(self.key, self.rank, first, why[:_MOST_WORDS], waits))
+
+    def describe(self, operation: Operation) -> str:
+        """Name an operation that is given up, and the ranks that have not come to it."""
+        number = operation.number
+        if not number:
+            return f"{operation.op} of the process group {self.name!r}"
+        self.leave(f"gave up in call {number}, {operation.op}", number, waits=True)
+        until = time.monotonic() + _GRACE
+        while len(known := self._notices()) < self.size - 1 and time.monotonic() < until:
+            time.sleep(0.01)
+        there = [rank for rank, one in known.items() if one.waits and one.first == number]
+        missing = [rank for rank in range(self.size) if rank not in (self.rank, *there)]
+        words = [f"rank {rank} ({known[rank].why})" if rank in known else f"rank {rank}" for rank in missing]
         said = f"missing: {', '.join(words)}" if words else "all other ranks wait in it, too"
-        return f"call {work.number} of the process group {self.name!r}; {said}"
-
-    def retire(self, work: Work) -> None:
-        """Note the end of a work, whether or not it failed."""
-        if work.number:
-            with suppress(ValueError):  # one that has ended before it was pending
-                self._pending.remove(work)
-        if work.events:
-            self.kernels.add(work.events)
-        error = work.exception()
-        if error is not None and (work.started or not _is_of_arguments(error)):
-            self.invalidate(f"{work.op}: {error}")
+        return f"call {number} of the process group {self.name!r}; {said}"
 
     def invalidate(self, reason: str) -> None:
         """Have every later call raise."""
         if not self.broken:
             self.broken = f"the process group {self.name!r} is in an error state: {reason}"
 
-    def flush(self) -> None:
-        """Wait for all operations."""
-        for work in list(self._pending):
-            with suppress(Exception):
-                work.wait()
-        self.kernels.flush(self.timeout)
+    def monitored_barrier(self, timeout: timedelta | None, wait_all_ranks: bool) -> None:
+        """Wait for all ranks; RuntimeError on those that wait for missing ones.
+
+        Rank 0 names the first rank that is missing, or all of them with ``wait_all_ranks``.
+        """
+        self.check_usable()
+        self.flush()
+        self.n_barriers += 1
+        seconds = timeout.total_seconds() if timeout is not None else self.timeout
+        name = f"{self.key}/{self.n_barriers}"
+        missing = peers.notices().barrier(name, self.rank, self.size, seconds, wait_all_ranks)
+        if not missing:
+            return
+        if self.rank:
+            raise RuntimeError(
+                f"monitored_barrier: rank 0 did not come within {seconds:g} s, or has missed others"
+            )
+        self.invalidate(f"ranks {missing} did not come to a monitored_barrier")
+        raise RuntimeError(
+            f"Rank 0 timed out in monitoredBarrier: {', '.join(f'rank {rank}' for rank in missing)} did "
+            f"not come within {seconds:g} s"
+        )
 
     def free(self) -> None:
-        """Free the communicators; collective."""
-        if self in peers.cores():
-            peers.remove(self)
-            if MPI.Is_finalized():
-                return
-            if self.broken:
-                self.leave("has left the group after an error")
-                _lost.append(self)
-                return
-            self.flush()
+        """Free the communicators when nothing is under way on them any more."""
+        if self not in peers.cores():
+            return
+        peers.remove(self)
+        if MPI.Is_finalized():
+            return
+        if self.broken:
+            self.leave("has left the group after an error")
+            _lost.append(self)
+            return
+        self.leave("has destroyed the group")
+        with self.lock:
             self.stats.keep(self.label)
-            if self.size == 1 or self.agreement.part("has destroyed the group", min(self.timeout, _PART)):
-                self.group.free()
-                self.comm.Free()
+            self._closed = True
+            if not self._under_way:
+                self._free()
+
+    def _free(self) -> None:
+        if not self._queue and self.comm != MPI.COMM_NULL and not MPI.Is_finalized():
+            self.comm.Free()
 
 
-def conflict(one: Operation, other: Operation) -> bool:
-    """Whether either operation writes memory of the other."""
-    return any(overlap(tensor, (*other.result, *other.inputs)) for tensor in one.result) or any(
-        overlap(tensor, other.result) for tensor in one.inputs
-    )
-
-
-class _Gathering(Operation):
-    """An allgather of an object: first of its size, then of its bytes."""
-
-    def __init__(self, comm: MPI.Intracomm, op: str, mine: Any):
-        super().__init__(op, [], call=op, sync=True)
-        self._comm, self._data = comm, np.frombuffer(pickle.dumps(mine), np.uint8)
-        self._sizes = np.empty(comm.Get_size(), np.int64)
-        self._everyone: np.ndarray | None = None
-        self.found: list[Any] = []
-
-    def begin(self) -> list[Task]:
-        return [_engine.Request(self._comm.Iallgather(np.array([self._data.size]), self._sizes))]
-
-    def go_on(self) -> list[Task]:
-        if self._everyone is None:
-            self._everyone = np.empty(int(self._sizes.sum()), np.uint8)
-            into = [self._everyone, self._sizes.tolist()]
-            return [_engine.Request(self._comm.Iallgatherv(self._data, into))]
-        parts = np.split(self._everyone, np.cumsum(self._sizes)[:-1])
-        self.found = [pickle.loads(part.tobytes()) for part in parts]
-        return []
-
-
-# -- prepared operations
-
-
-def mpi_arguments(
-    op: str, sent: Any, got: Any, how: Reduction | None, root: int, counts: Sequence[int]
-) -> list[Any]:
-    """The arguments of MPI's method, for arrays of the host; ``counts`` are for blocks that differ."""
-    row, mpi_op = OPERATIONS[op], MPI.OP_NULL if how is None else how.native or MPI.BOR
-    sides: list[Any] = [got] if op == "Bcast" else [sent, got]
-    for i, array in enumerate(sides):
-        if not isinstance(array, np.ndarray):
-            continue
-        if how is not None and how.native is not None:
-            sides[i] = [array, MPI._typedict[array.dtype.char]]
-        else:  # of a type that MPI does not reduce, a rank alone
-            sides[i] = [array.view(np.uint8), MPI.BYTE]
-    if op == "Allgatherv":
-        sides[1].insert(1, counts)
-    elif op == "Reduce_scatter":
-        sides.append(counts)
-    return [*sides, *([mpi_op] if row.reduces else []), *([root] if row.root else [])]
-
-
-class Prepared:
-    """How operations like one run: by ``call``, the engine's, or by ``method`` of MPI's where that is None.
-
-    ``part`` is a `BufferedCall` of that operation, and ``words`` what ranks agree upon.
-    """
-
-    def __init__(self, part: Any, words: str):
-        self.core, self.decision, self.nbytes, self.how = part.core, part.decision, part.nbytes, part.how
-        self.op, self.root, self.dtype = part.call.op, part.call.root, part.call.dtype
-        self.words, self.call, self.in_place = words, part.prepared, part.in_place
-        #: Whether the tensor of the result is only sent, by a rank that receives nothing.
-        self.only_sends = part.target is None
-        self.method = getattr(part.core.comm, OPERATIONS[self.op].nonblocking)
-
-
-def _memory(tensor: torch.Tensor, dtype: np.dtype) -> Any:
-    """A tensor's memory as an array, which keeps the tensor."""
-    memory: Any = (c_uint8 * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
-    memory.tensor = tensor
-    return np.frombuffer(memory, dtype)
-
-
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's values lie in host memory without gaps."""
-    return (
-        tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and tensor.is_contiguous()
-        and not (tensor.is_conj() or tensor.is_neg())
-    )
-
-
-def placement(result: torch.Tensor, inputs: Sequence[torch.Tensor], rank: int) -> str:
-    """How tensors lie in host memory, each without gaps: empty where no prepared operation takes them.
-
-    ``"apart"``, or ``"inside"`` where the input is this rank's block of the result.
-    """
-    if not all(map(is_plain, (result, *inputs))):
-        return ""
-    if not inputs:
-        return "apart"
-    begin, nbytes = inputs[0].data_ptr(), inputs[0].numel() * inputs[0].element_size()
-    first, end = result.data_ptr(), result.data_ptr() + result.numel() * result.element_size()
-    if begin + nbytes <= first or end <= begin:
-        return "apart"
-    return "inside" if begin == first + rank * nbytes else ""
-
-
-class Repeated(Operation):
-    """An operation that is prepared, of one tensor for the result, and one or none beside it."""
-
-    def __init__(
-        self,
-        prepared: Prepared,
-        op: str,
-        result: Sequence[torch.Tensor],
-        opts: Any,
-        timeout: timedelta | None,
-        inputs: Sequence[torch.Tensor],
-    ):
-        super().__init__(op, result, inputs, prepared.words, opts, timeout)
-        self._prepared = prepared
-
-    def begin(self) -> list[Task]:
-        prepared, target = self._prepared, _memory(self.result[0], self._prepared.dtype)
-        source = _memory(self.inputs[0], prepared.dtype) if self.inputs and not prepared.in_place else None
-        if prepared.only_sends:
-            source, target = target, None
-        if prepared.call is not None:
-            self._task = prepared.call.start_on(source, target)
-        else:
-            sent = MPI.IN_PLACE if prepared.in_place else source
-            args = mpi_arguments(prepared.op, sent, target, prepared.how, prepared.root, ())
-            self._task = _engine.Request(prepared.method(*args))
-        return [self._task]
-
-    def go_on(self) -> list[Task]:
-        prepared = self._prepared
-        if prepared.how is not None and prepared.how.averages and not prepared.only_sends:
-            prepared.how.after(self.result[0].detach(), prepared.core.size)
-        prepared.core.count(self._task, prepared.op, prepared.nbytes, prepared.decision)
-        return []
-
-
-def _describe_calls(number: int, calls: Sequence[str | None]) -> str:
-    each = "; ".join(f"rank {rank}: {call or 'unknown'}" for rank, call in enumerate(calls))
-    return (
-        "the ranks of the group have called different operations, or with different sizes, types or roots, "
-        f"as call {number}: {each}"
-    )
+def end_job() -> None:
+    """The default group ends: this rank is at its end, unless a later one begins anew."""
+    if not _lost and not any(core.broken for core in peers.cores()):
+        peers.end_notices(MPI.COMM_WORLD.Get_size())
 
 
 def _is_of_arguments(error: BaseException) -> bool:
     """Whether an error is one of arguments, as ours and torch's are, and not of MPI or the engine."""
     return isinstance(error, (TypeError, ValueError, NotImplementedError)) or type(error) is RuntimeError
+
+
+# -- the finisher
+
+
+class _Finisher:
+    """A thread that ends operations for which nobody waits in Python, and sees that they end in time."""
+
+    def __init__(self) -> None:
+        self._watched: list[Operation] = []
+        self._idle: list[Operation] = []
+        self._stopped = self._hurries = False
+        self._thread = Thread(target=self._loop, name="compcoll-finisher", daemon=True)
+        self._thread.start()
+        before_finalize(self.stop)
+
+    def watch(self, operation: Operation) -> None:
+        """See that an operation ends in time; one that is not left to the engine is, before long."""
+        self._watched.append(operation)
+        if not self._hurries:
+            _engine.wake_client()
+
+    def attend(self, operation: Operation) -> None:
+        """Leave an operation to the engine unless it ends before long, by itself or as somebody waits."""
+        self._idle.append(operation)
+        if not self._hurries:
+            _engine.wake_client()
+
+    def _loop(self) -> None:
+        looked = time.monotonic()
+        while not self._stopped:
+            self._hurries = bool(self._watched or self._idle)
+            for started in _engine.take_done(SLICE if self._hurries else 1e6):
+                started.operation.finish()  # which raises nothing
+            if time.monotonic() - looked < SLICE:
+                continue
+            looked = time.monotonic()
+            idle, self._idle = self._idle, []
+            for operation in idle:
+                operation.leave()
+            for operation in list(self._watched):
+                if operation.done or not operation.check():
+                    self._watched.remove(operation)
+
+    def stop(self) -> None:
+        self._stopped = True
+        _engine.wake_client()
+        self._thread.join()
+
+
+_finishers: list[_Finisher] = []
+
+
+def finisher() -> _Finisher:
+    """The finisher, which runs from now on."""
+    if not _finishers:
+        _finishers.append(_Finisher())
+    return _finishers[0]
 
 
 #: Groups that were destroyed after an error, and so have operations that never end.
@@ -510,12 +405,17 @@ _lost: list[Core] = []
 @atexit.register
 def at_exit() -> None:
     """Tell the others, and end them too where operations never end: MPI_Finalize would wait for these."""
-    if MPI.Is_finalized():
+    cores = [*_lost, *peers.cores()]
+    if not cores or MPI.Is_finalized():
         return
     for core in peers.cores():
         core.leave("has ended")
-    if _lost or any(core.broken for core in peers.cores()):
+    lost = [core for core in cores if core.broken]
+    seconds = max((core.timeout for core in lost), default=0.0)
+    with suppress(*_STORE_ERRORS):
+        peers.notices().meet_at_end(MPI.COMM_WORLD.Get_size(), bool(lost), seconds)
+    if lost:
         sys.stdout.flush()
         sys.stderr.flush()
-        time.sleep(_GRACE)  # for the others to print their errors
+        time.sleep(_GRACE)  # for those who wait in MPI alone to print their errors
         MPI.COMM_WORLD.Abort(1)

@@ -23,7 +23,7 @@ from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode_add
 from compcoll.devices.arrays import host_view
 from compcoll.frame import HEADER_NBYTES, inspect
-from compcoll.torch.buffers import element_of
+from compcoll.torch.reductions import element_of
 
 __all__ = ["Frames", "all_gather_single", "slot_nbytes"]
 

@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 from compcoll.torch.integration import dispatched, not_compiled
 from compcoll.torch.operations import Operations
 from compcoll.torch.policies import Options
-from compcoll.torch.start import make_core, split_core
+from compcoll.torch.start import make_core
 
 __all__ = ["CompcollBackend", "CompcollGroup"]
 
@@ -74,9 +74,9 @@ class CompcollGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
 class CompcollBackend(Operations, Backend):
     """A backend whose ranks are those of MPI; made collectively."""
 
-    def __init__(self, opts: Any, options: Any, core: Any = None):
+    def __init__(self, opts: Any, options: Any):
         Backend.__init__(self, opts.group_rank, opts.group_size)
-        self.core = core or make_core(opts, options)
+        self.core = make_core(opts, options)
         self._options = options if options is not None else Options(timeout=opts.timeout)
         self._group_name, self._group_desc = opts.group_id, "undefined"
         self.core.desc = self.getGroupDesc
@@ -93,15 +93,15 @@ class CompcollBackend(Operations, Backend):
         return next((g.group_desc for g, name in groups if name == self._group_name), self._group_desc)
 
     def split(self, store: Any, ranks: list[int], opts: Any = None) -> CompcollBackend | None:
-        """A backend of some of the group's ranks; collective over all of them."""
-        options = opts if isinstance(opts, Options) else None
-        core = split_core(self.core, list(ranks), options)
-        if core is None:
+        """A backend of some of the group's ranks."""
+        if self.core.rank not in ranks:
             return None
+        options = opts if isinstance(opts, Options) else None
         made = SimpleNamespace(
-            group_rank=core.rank,
-            group_size=core.size,
-            group_id=core.name,
-            timeout=timedelta(seconds=core.timeout),
+            store=store,
+            group_rank=ranks.index(self.core.rank),
+            group_size=len(ranks),
+            group_id=f"{self.core.name}:{'-'.join(map(str, ranks))}",
+            timeout=timedelta(seconds=self.core.timeout),
         )
-        return CompcollBackend(made, options, core)
+        return CompcollBackend(made, options)

@@ -6,8 +6,8 @@ its own backends alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from functools import cache, wraps
 from types import FunctionType
@@ -21,9 +21,7 @@ from torch._subclasses import FakeTensor
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from compcoll.torch import peers
-
-__all__ = ["dispatched", "not_compiled", "patch_2_13", "patch_coalescing_manager", "profiler_entry"]
+__all__ = ["dispatched", "not_compiled", "patch_2_13", "profiler_entry"]
 
 _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 _Class = TypeVar("_Class", bound=type)
@@ -143,33 +141,3 @@ def patch_2_13() -> None:
 
     c10d.BackendConfig.__init__ = init  # type: ignore[method-assign]
     c10d._set_pg_timeout = _set_pg_timeout
-
-
-def patch_coalescing_manager() -> None:
-    """Have torch's coalescing manager drop the collectives of a body that raises.
-
-    Otherwise every later collective of the group joins that list, never to begin. Groups of other backends
-    stay as torch has them.
-    """
-    original = c10d._coalescing_manager
-
-    @contextmanager
-    @wraps(original)
-    def _coalescing_manager(
-        group: Any = None, device: Any = None, async_ops: bool = False
-    ) -> Iterator[c10d._CoalescingManager]:
-        group = group or c10d._get_default_group()
-        pending = c10d._world.pg_coalesce_state
-        nested = group in pending
-        try:
-            with original(group, device, async_ops) as manager:
-                yield manager
-        except BaseException:
-            core = next((core for core in peers.cores() if core.name == group.group_name), None)
-            if core is not None and not nested:
-                pending.pop(group, None)
-                if core.batch is not None:
-                    core.batch.drop()
-            raise
-
-    c10d._coalescing_manager = dist._coalescing_manager = _coalescing_manager

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed import ReduceOp, Work
 
-from compcoll.torch import coalescing, collectives, messages
-from compcoll.torch.collectives import Collective, Part
-from compcoll.torch.core import Core, Repeated, placement
+from compcoll.torch import collectives
+from compcoll.torch.core import Core, finisher
 from compcoll.torch.integration import not_compiled
 from compcoll.torch.reductions import Reduction, reduction
 from compcoll.torch.start import forget
+from compcoll.torch.work import CombinedWork, Operation, Part
 
 __all__ = ["Operations"]
 
 _Timeout = timedelta | None
-#: How each operation begins.
-_STARTS: dict[str, Callable[..., Part]] = {
+#: How the parts of each operation are made.
+_PARTS: dict[str, Callable[..., Part]] = {
     "allreduce": collectives.all_reduce,
     "allreduce_coalesced": collectives.all_reduce,
     "reduce": collectives.reduce,
@@ -40,6 +40,8 @@ _STARTS: dict[str, Callable[..., Part]] = {
     "all_to_all_single": collectives.all_to_all_single,
     "barrier": collectives.barrier,
 }
+#: Bytes that every MPI sends at once, whether or not the receiver makes progress.
+_EAGER_NBYTES = 2048
 
 
 @not_compiled
@@ -58,30 +60,32 @@ class Operations:
     def allreduce(self, tensors: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         one = _single(tensors)
         how = _reduction(_op(opts), one.dtype)
-        return self._run("allreduce", (one, how), [one], (how.name, *_sizes(one)), opts, timeout)
+        if one.layout != torch.strided:
+            return self._sparse_sum(one, how, opts, timeout)
+        return self._run("allreduce", [(one, how)], [one], (how.name, *_sizes(one)), opts, timeout)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
         pairs = [(tensor, _reduction(_op(opts), tensor.dtype)) for tensor in tensors]
         call = *(how.name for _, how in pairs[:1]), *_sizes(*tensors)
-        return self._run_all("allreduce_coalesced", pairs, list(tensors), call, opts)
+        return self._run("allreduce_coalesced", pairs, list(tensors), call, opts)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: _Timeout = None) -> Work:
         one, root = _single(tensors), self._root(opts)
         how = _reduction(op or _op(opts), one.dtype)
-        return self._run("reduce", (one, how, root), [one], (how.name, root, *_sizes(one)), opts, timeout)
+        return self._run("reduce", [(one, how, root)], [one], (how.name, root, *_sizes(one)), opts, timeout)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         out, blocks = _single(outputs), _list(inputs)
         how = _reduction(_op(opts), out.dtype)
         args, call = (out, blocks, how), (how.name, *_sizes(*blocks))
-        return self._run_all("reduce_scatter", [args], [out], call, opts, timeout, blocks)
+        return self._run("reduce_scatter", [args], [out], call, opts, timeout, blocks)
 
     def reduce_scatter_single(
         self, output: Tensor, input: Tensor, opts: Any = None, timeout: _Timeout = None
     ) -> Work:
         how = _reduction_of(output, input, opts)
         args, call = (output, input, how), (how.name, *_sizes(input))
-        return self._run("reduce_scatter_single", args, [output], call, opts, timeout, [input])
+        return self._run("reduce_scatter_single", [args], [output], call, opts, timeout, [input])
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -91,7 +95,7 @@ class Operations:
         calls = [(o, i, _reduction_of(o, i, opts)) for o, i in zip(outputs, inputs, strict=True)]
         call = *(how.name for _, _, how in calls[:1]), *_sizes(*inputs)
         op = "reduce_scatter_single_coalesced"
-        return self._run_all(op, calls, list(outputs), call, opts, inputs=inputs)
+        return self._run(op, calls, list(outputs), call, opts, inputs=inputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -99,11 +103,11 @@ class Operations:
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         one, root = _single(tensors), self._root(opts)
-        return self._run("broadcast", (one, root), [one], (root, *_sizes(one)), opts, timeout)
+        return self._run("broadcast", [(one, root)], [one], (root, *_sizes(one)), opts, timeout)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         outs, one = _list(outputs), _single(inputs)
-        return self._run_all("allgather", [(outs, one)], outs, _sizes(*outs), opts, timeout, [one])
+        return self._run("allgather", [(outs, one)], outs, _sizes(*outs), opts, timeout, [one])
 
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
@@ -111,13 +115,13 @@ class Operations:
         # One list for each rank, with an entry for each input.
         pairs = [([theirs[i] for theirs in outputs], one) for i, one in enumerate(inputs)]
         outs = [out for theirs in outputs for out in theirs]
-        return self._run_all("allgather_coalesced", pairs, outs, (), opts, inputs=inputs)
+        return self._run("allgather_coalesced", pairs, outs, (), opts, inputs=inputs)
 
     def all_gather_single(
         self, output: Tensor, input: Tensor, opts: Any = None, timeout: _Timeout = None
     ) -> Work:
         args = output, input
-        return self._run("all_gather_single", args, [output], _sizes(output), opts, timeout, [input])
+        return self._run("all_gather_single", [args], [output], _sizes(output), opts, timeout, [input])
 
     _allgather_base = all_gather_single
 
@@ -125,23 +129,23 @@ class Operations:
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
         pairs = list(zip(outputs, inputs, strict=True))
-        return self._run_all("all_gather_single_coalesced", pairs, list(outputs), (), opts, inputs=inputs)
+        return self._run("all_gather_single_coalesced", pairs, list(outputs), (), opts, inputs=inputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         outs, one, root = _list(outputs), _single(inputs), self._root(opts)
         call = root, *_sizes(one)
-        return self._run_all("gather", [(outs, one, root)], outs, call, opts, timeout, [one])
+        return self._run("gather", [(outs, one, root)], outs, call, opts, timeout, [one])
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         out, blocks, root = _single(outputs), _list(inputs), self._root(opts)
         call = root, *_sizes(out)
-        return self._run_all("scatter", [(out, blocks, root)], [out], call, opts, timeout, blocks)
+        return self._run("scatter", [(out, blocks, root)], [out], call, opts, timeout, blocks)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         outs, blocks = list(outputs), list(inputs)
-        return self._run_all("alltoall", [(outs, blocks)], outs, (), opts, timeout, blocks)
+        return self._run("alltoall", [(outs, blocks)], outs, (), opts, timeout, blocks)
 
     def all_to_all_single(
         self,
@@ -153,40 +157,58 @@ class Operations:
         timeout: _Timeout = None,
     ) -> Work:
         args = output, input, output_split_sizes, input_split_sizes
-        if output_split_sizes or input_split_sizes:
-            return self._run_all("all_to_all_single", [args], [output], (), opts, timeout, [input])
-        return self._run("all_to_all_single", args, [output], (), opts, timeout, [input])
+        return self._run("all_to_all_single", [args], [output], (), opts, timeout, [input])
 
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None, timeout: _Timeout = None) -> Work:
         if isinstance(opts, timedelta):
             opts, timeout = None, opts
-        return self._run_all("barrier", [()], [], (), opts, timeout)
+        return self._run("barrier", [()], [], (), opts, timeout)
 
     # -- messages
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work:
-        return self._message("send", messages.send, _single(tensors), dstRank, tag)
+        one, core = _single(tensors), self.core
+        part = collectives.send(core, one, dstRank, tag)
+        op = Operation(
+            core, f"send to rank {dstRank}, tag {tag}", [part], [one], peers=[dstRank], sync=_is_small(one)
+        )
+        work = core.launch(op)
+        if _is_small(one) and not op.is_completed():
+            op.leave()
+        return work
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:
-        return self._message("recv", messages.recv, _single(tensors), srcRank, tag)
+        return self._recv(_single(tensors), srcRank, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
-        return self._message("recv", messages.recv, _single(tensors), None, tag)
+        return self._recv(_single(tensors), None, tag)
 
-    # -- coalescing
+    def _recv(self, one: Tensor, source: int | None, tag: int) -> Work:
+        core, sources = self.core, list[int]()
+        part = collectives.recv(core, one, source, tag, sources)
+        peers = [rank for rank in range(core.size) if rank != core.rank] if source is None else [source]
+        name = f"recv from {'any rank' if source is None else f'rank {source}'}, tag {tag}"
+        op = Operation(core, name, [part], [one], peers=peers, sync=_is_small(one))
+        op.sources = sources
+        work = core.launch(op)
+        if _is_small(one) and not op.is_completed():
+            finisher().attend(op)
+        return work
+
+    # -- coalescing: all operations begin at once anyway
 
     def start_coalescing(self, device: Any = None) -> None:
-        """Collect the calls from now on."""
-        self.core.batch = coalescing.Batch(self.core)
+        """Collect the works from now on."""
+        self.core.batch = []
 
     def end_coalescing(self, device: Any = None) -> Work:
-        """Begin all collected calls as one."""
+        """All works since then, as one."""
         batch, self.core.batch = self.core.batch, None
         if batch is None:
             raise RuntimeError("end_coalescing: coalescing has not begun")
-        return batch.end()
+        return batch[0] if len(batch) == 1 else CombinedWork(batch)
 
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
@@ -214,50 +236,27 @@ class Operations:
 
     def _get_sequence_number_for_group(self) -> int:
         """The number of collectives that have begun."""
-        return self.core.agreement.n_calls
+        return self.core.n_calls
 
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing: numbers begin at 0 on all ranks."""
 
     def monitored_barrier(self, timeout: _Timeout = None, wait_all_ranks: bool = False) -> None:
         """Wait for all ranks; rank 0 names those that do not come."""
-        messages.monitored_barrier(self.core, timeout, wait_all_ranks)
+        self.core.monitored_barrier(timeout, wait_all_ranks)
 
     def shutdown(self) -> None:
-        """Free the group's communicators; collective."""
-        forget(self.core)
+        """Free the group's communicators, once nothing is under way on them."""
         self.core.free()
+        forget(self.core)
 
     def abort(self) -> None:
-        """Drop outstanding operations; the group is in an error state afterwards."""
-        if self.core.batch is not None:
-            self.core.batch.drop()
+        """Put the group into an error state; what is under way goes on."""
         self.core.invalidate("it was aborted")
 
     # -- helpers
 
     def _run(
-        self,
-        op: str,
-        args: tuple,
-        result: list[Tensor],
-        call: tuple,
-        opts: Any,
-        timeout: _Timeout,
-        inputs: Sequence[Tensor] = (),
-    ) -> Work:
-        """Start a collective of one tensor, or two, as one before it whose tensors were alike."""
-        core = self.core
-        if core.batch is not None:
-            return self._run_all(op, [args], result, call, opts, timeout, inputs)
-        place = placement(result[0], inputs, core.rank)
-        key = (op, place, *core.phase, call, *((one.dtype, one.shape) for one in (*result, *inputs)))
-        prepared = core.prepared.get(key)
-        if prepared is None:
-            return self._run_all(op, [args], result, call, opts, timeout, inputs, key if place else None)
-        return core.launch(Repeated(prepared, op, result, opts, timeout, inputs))
-
-    def _run_all(
         self,
         op: str,
         calls: Sequence[tuple],
@@ -266,18 +265,41 @@ class Operations:
         opts: Any = None,
         timeout: _Timeout = None,
         inputs: Sequence[Tensor] = (),
-        key: Any = None,
     ) -> Work:
-        """Start one collective or several, or add them to the batch."""
-        core, words = self.core, " ".join(map(str, (op, *call, *self.core.phase)))
-        operation = Collective(core, _STARTS[op], calls, key, op, result, inputs, words, opts, timeout)
-        if core.batch is not None:
-            return core.batch.add(operation)
-        return core.launch(operation if len(calls) == 1 else coalescing.Together(core, [operation]))
+        """Start a collective, or several as one: ``calls`` are the arguments of each."""
+        core, make = self.core, _PARTS[op]
+        core.check_usable()
+        core.wait_for_conflicts(result, inputs)
+        with torch.inference_mode():  # in which tensors of either kind may be read
+            parts = [make(core, *args) for args in calls]
+        return core.launch(Operation(core, op, parts, result, inputs, call, opts, timeout))
 
-    def _message(self, op: str, start: Callable[..., Work], tensor: Tensor, *where: Any) -> Work:
-        begin = partial(start, self.core, tensor, *where)
-        return begin() if self.core.batch is None else self.core.batch.add_message(begin, op, [tensor])
+    def _sparse_sum(self, tensor: Tensor, how: Reduction, opts: Any, timeout: _Timeout) -> Work:
+        """The sum of all ranks' sparse tensors (COO): they are gathered, and added up."""
+        if tensor.layout != torch.sparse_coo or how.name != "SUM":
+            raise ValueError(
+                f"{how.name} of tensors with the layout {tensor.layout}: there is the sum of sparse_coo"
+            )
+        core = self.core
+        core.wait_for_conflicts([tensor], ())
+        own = tensor.detach().coalesce()
+        counts = torch.zeros(core.size, dtype=torch.int64)
+        self.all_gather_single(counts, torch.tensor([own._nnz()]), timeout=timeout).wait()
+        dims, dense = own.sparse_dim(), own.shape[own.sparse_dim() :]
+        indices = [torch.empty((dims, n), dtype=torch.int64) for n in counts.tolist()]
+        values = [torch.empty((n, *dense), dtype=own.dtype) for n in counts.tolist()]
+
+        def add() -> None:
+            with torch.inference_mode(False), torch.no_grad():
+                every = torch.cat(indices, 1), torch.cat(values)
+                tensor.copy_(torch.sparse_coo_tensor(*every, own.shape).coalesce())
+
+        parts = [
+            collectives.all_gather(core, indices, own.indices()),
+            collectives.all_gather(core, values, own.values()),
+        ]
+        call = "sparse", how.name, tensor.dtype, tuple(tensor.shape)
+        return core.launch(Operation(core, "allreduce", parts, [tensor], (), call, opts, timeout, after=add))
 
     def _root(self, opts: Any) -> int:
         root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
@@ -293,6 +315,10 @@ def _single(tensors: Any) -> Tensor:
     if len(tensors) != 1:
         raise ValueError(f"a process has one tensor for an operation, and these are {len(tensors)}")
     return tensors[0]
+
+
+def _is_small(tensor: Tensor) -> bool:
+    return tensor.nbytes <= _EAGER_NBYTES
 
 
 def _list(tensors: Any) -> list[Tensor]:

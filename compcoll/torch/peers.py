@@ -1,26 +1,53 @@
-"""The process groups of this process."""
+"""The process groups of this process, and what ranks tell each other through torch's store.
+
+MPI is of no use where ranks do not come: a rank says there that it leaves a group, and why. Others look there
+once they have waited for a while.
+"""
 
 from __future__ import annotations
 
+import os
+import pickle
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from functools import cache
+from threading import Lock
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from mpi4py import MPI
 
 from compcoll.core import errors
+from compcoll.launch.pmi import ranks_of
 
-__all__ = ["MismatchError", "add", "cores", "next_serial", "remove"]
+__all__ = [
+    "MismatchError",
+    "Notice",
+    "Notices",
+    "add",
+    "cores",
+    "end_notices",
+    "exchange",
+    "next_serial",
+    "notices",
+    "remove",
+]
 
 _cores: list[Any] = []
 _serials = [0]
+#: Seconds that a look into the store may take.
+_LOOK_SECONDS = 10.0
 
 
 class MismatchError(dist.DistBackendError, errors.MismatchError):
     """Ranks of a group have called different operations."""
+
+
+# -- groups
 
 
 def add(core: Any) -> None:
@@ -57,3 +84,133 @@ def _notice_exceptions() -> None:
                 core.leave(f"has ended with {kind.__name__}: {error}")
 
     sys.excepthook = tell
+
+
+# -- the store
+
+
+def _prefix() -> str:
+    return f"compcoll/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
+def exchange(store: Any, rank: int, size: int, mine: Any, seconds: float, what: str) -> list[Any]:
+    """All ranks' objects, RuntimeError that names those which do not come in time."""
+    keys = [f"{_prefix()}/{other}" for other in range(size)]
+    store.set(keys[rank], pickle.dumps(mine))
+    try:
+        store.wait(keys, timedelta(seconds=seconds))
+    except RuntimeError:
+        missing = [other for other, key in enumerate(keys) if not store.check([key])]
+        raise RuntimeError(
+            f"{what}: {ranks_of(missing)} of {size} did not come within {seconds:g} s"
+        ) from None
+    return [pickle.loads(store.get(key)) for key in keys]
+
+
+class Notice(NamedTuple):
+    """The notice of a rank that leaves a group: the first call that it does not complete, and why.
+
+    ``waits``: it has waited for others in that call.
+    """
+
+    group: str
+    rank: int
+    first: int
+    why: str
+    waits: bool
+
+
+class Notices:
+    """The notices of all ranks of a job, in the store of its default group.
+
+    Parameters
+    ----------
+    store : torch.distributed.Store
+    """
+
+    def __init__(self, store: Any):
+        self.given = store  # whose server may live in this process
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        # A client that somebody else waits with answers nobody meanwhile.
+        self.store = store.clone() if hasattr(store, "clone") else store
+        self.store.set_timeout(timedelta(seconds=_LOOK_SECONDS))
+        self._lock, self._n = Lock(), 0
+        self._known: list[Notice] = []
+
+    def post(self, notice: Notice) -> None:
+        """Tell all ranks."""
+        with self._lock:
+            number = self.store.add(f"{_prefix()}/notices", 1)
+            self.store.set(f"{_prefix()}/notices/{number}", pickle.dumps(tuple(notice)))
+
+    def of(self, group: str) -> dict[int, Notice]:
+        """The first notice of each rank of a group."""
+        with self._lock:
+            for number in range(self._n + 1, self.store.add(f"{_prefix()}/notices", 0) + 1):
+                if not self.store.check([key := f"{_prefix()}/notices/{number}"]):
+                    break
+                self._known.append(Notice(*pickle.loads(self.store.get(key))))
+                self._n = number
+            found: dict[int, Notice] = {}
+            for one in self._known:
+                if one.group == group:
+                    found.setdefault(one.rank, one)
+            return found
+
+    def meet_at_end(self, size: int, waits: bool, seconds: float) -> None:
+        """Say that this rank is at its end; with ``waits`` return when all are, or after so many seconds."""
+        key, until = f"{_prefix()}/ended", time.monotonic() + seconds
+        n = self.store.add(key, 1)
+        while waits and n < size and time.monotonic() < until:
+            time.sleep(0.05)
+            n = self.store.add(key, 0)
+
+    def barrier(self, name: str, rank: int, size: int, seconds: float, all_ranks: bool) -> list[int]:
+        """Wait for all ranks; rank 0 gets the missing ones: all, or the first. Others get a list with rank 0
+        where that does not come or has found that others do not.
+        """
+        keys = [f"{_prefix()}/barrier/{name}/{other}" for other in range(size)]
+        until = time.monotonic() + seconds
+        if rank:
+            self.store.set(keys[rank], b"1")
+            last = seconds + 1.0
+            return [] if self._waits([keys[0]], last) and self.store.get(keys[0]) == b"1" else [0]
+        missing: list[int] = []
+        for other in range(1, size):
+            if self._waits([keys[other]], max(until - time.monotonic(), 1e-3)):
+                continue
+            missing.append(other)
+            if not all_ranks:
+                break
+        self.store.set(keys[0], b"0" if missing else b"1")
+        return missing
+
+    def _waits(self, keys: Sequence[str], seconds: float) -> bool:
+        """Whether keys are set within so many seconds; looks, so that others may use the store meanwhile."""
+        until, pause = time.monotonic() + seconds, 1e-4
+        while True:
+            with self._lock:
+                if self.store.check(list(keys)):
+                    return True
+            if time.monotonic() > until:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
+
+
+_notices: list[Notices] = []
+
+
+def end_notices(size: int) -> None:
+    """Say that this rank is at its end, and leave the store, which may begin anew."""
+    if _notices:
+        with suppress(RuntimeError):
+            _notices.pop().meet_at_end(size, False, 0.0)
+
+
+def notices(store: Any = None) -> Notices:
+    """The notices of this job; with a store, that of a default group which is made now, from it."""
+    if store is not None:
+        _notices[:] = [Notices(store)]
+    return _notices[0]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import wraps
+from threading import local
 from typing import Any
 
 import numpy as np
 import torch
-from mpi4py import MPI
 from torch._C._distributed_c10d import Backend
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
 
 from compcoll import operations
 from compcoll.codecs import Codec, codecs
@@ -27,12 +29,14 @@ __all__ = [
     "PRESETS",
     "REPLICATED",
     "Options",
-    "exchange",
     "names_of",
-    "policy_of",
+    "phase_of",
+    "policies_of",
     "set_policy",
+    "settled",
     "warn_of_lossy_copies",
     "warn_of_unmatched",
+    "watch_joins",
     "watch_meshes",
 ]
 
@@ -145,17 +149,6 @@ class _PhasedPolicy:
     backward: Policy
     outside: Policy
 
-    @property
-    def current(self) -> Policy:
-        """The policy in this thread at this moment."""
-        return self.backward if self.phase else self.outside
-
-    @property
-    def phase(self) -> tuple[str, ...]:
-        """The part of a call's signature that names a backward pass, where policies depend on it."""
-        differs = self.backward is not self.outside
-        return ("in a backward pass",) if differs and torch._C._current_graph_task_id() != -1 else ()
-
 
 class _Current:
     """The policy of `set_policy`."""
@@ -212,8 +205,8 @@ def set_policy(
     if groups:
         world = max(groups, key=lambda core: core.size)
         mine = [name for core in groups for name in core.names]
-        settled = _fields(made) if error is None else f"{type(error).__name__}: {error}"
-        everyone = world.gather_objects("set_policy", (settled, mine))
+        agreed = _fields(made) if error is None else f"{type(error).__name__}: {error}"
+        everyone = world.gather_objects("set_policy", (agreed, mine))
         if error is None:
             check_same([theirs for theirs, _ in everyone], world.rank)
         known = {name for _, theirs in everyone for name in theirs}
@@ -227,6 +220,8 @@ def set_policy(
     _Current.policy, _Current.asked, _Current.matched = made, () if groups else tuple(names), set()
     for core in groups:
         core.forget_policy()
+    if groups:
+        world.measure()
 
 
 def _describe_unmatched(missing: Iterable[str], known: Iterable[str]) -> str:
@@ -300,8 +295,8 @@ def _rule(name: str, entry: Any) -> Rule:
     return replace(Rule.from_mapping({**values, "op": translated}), comm=None if name == "*" else name)
 
 
-def policy_of(core: Any) -> tuple[str, _PhasedPolicy]:
-    """The name of a group in rules, and its policy."""
+def policies_of(core: Any) -> tuple[Policy, ...]:
+    """The policies of a group: outside of backward passes, and in these where that is another one."""
     options = core.options
     phased = _Current.policy
     if phased is None or not (options is None or options.is_plain):
@@ -310,14 +305,46 @@ def policy_of(core: Any) -> tuple[str, _PhasedPolicy]:
     names = core.names
     _Current.matched |= names
     named = next((rule.comm for rule in phased.backward.rules if rule.comm in names), None)
-    return named or core.name, phased
+    kinds = [phased.outside] if phased.outside is phased.backward else [phased.outside, phased.backward]
+    return tuple(
+        policy.using(rules=tuple(replace(r, comm=None) for r in policy.rules if r.comm in (None, named)))
+        for policy in kinds
+    )
 
 
-def warn_of_lossy_copies(core: Any, op: str, nbytes: int, element: np.dtype, codec: Codec) -> bool:
+def phase_of(policies: Sequence[Policy]) -> int:
+    """Which of the policies is that of this thread at this moment."""
+    in_backward = torch._C._current_graph_task_id() != -1 or getattr(_shadow, "is_one", False)
+    return int(len(policies) > 1 and in_backward)
+
+
+#: Whether this thread does what other ranks do in a backward pass.
+_shadow = local()
+
+
+def watch_joins() -> None:
+    """Give DDP's calls for a rank that has joined the phase of those which they go with."""
+
+    def shadow(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            _shadow.is_one = True
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                _shadow.is_one = False
+
+        return method
+
+    for name in ("_match_all_reduce_for_bwd_pass", "_match_unused_params_allreduce"):
+        setattr(DistributedDataParallel, name, shadow(getattr(DistributedDataParallel, name)))
+
+
+def warn_of_lossy_copies(
+    core: Any, policy: Policy, link: str, op: str, nbytes: int, element: np.dtype, codec: Codec
+) -> bool:
     """Warn, on the group's first rank, unless a rule names the operation; returns False where one does."""
-    facts = core.group.facts
-    fits = (rule for rule in core.policy.rules if rule.fits(op, element, nbytes, core.comm_name, facts.link))
-    rule = next(fits, None)
+    rule = next((rule for rule in policy.rules if rule.fits(op, element, nbytes, "", link)), None)
     if rule is not None and rule.op:
         return False
     if core.rank == 0:
@@ -331,18 +358,12 @@ def warn_of_lossy_copies(core: Any, op: str, nbytes: int, element: np.dtype, cod
     return True
 
 
-def exchange(comm: MPI.Intracomm, options: Any, extra: Any) -> list[Any]:
-    """Allgather an object, or raise PolicyError on all ranks where they have different policies."""
-    error: Exception | None = None
+def settled(options: Any) -> dict[str, str] | str:
+    """What the ranks of a group have to have alike, or this rank's error in words."""
     try:
-        settled: dict[str, str] | str = _fields(_Current.policy, options)
+        return _fields(_Current.policy, options)
     except (OSError, ValueError) as problem:
-        error, settled = problem, f"{type(problem).__name__}: {problem}"
-    everyone = comm.allgather((settled, extra))
-    if error is not None:
-        raise error
-    check_same([theirs for theirs, _ in everyone], comm.Get_rank())
-    return [theirs for _, theirs in everyone]
+        return f"{type(problem).__name__}: {problem}"
 
 
 def _fields(phased: _PhasedPolicy | None, options: Options | None = None) -> dict[str, str]:

@@ -1,15 +1,27 @@
-"""Torch's reductions, as operations of MPI or sums of the engine."""
+"""Torch's types and reductions as MPI and the layer have them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from mpi4py import MPI
 
-__all__ = ["Reduction", "reduction"]
+from compcoll.core import dtypes
 
+__all__ = ["Reduction", "datatype_of", "element_of", "reduction"]
+
+#: Names in `compcoll.buffers`, which makes its datatypes when MPI has begun.
+_OWN = {
+    torch.bfloat16: "BFLOAT16",
+    torch.float16: "FLOAT16",
+    torch.float8_e4m3fn: "FLOAT8_E4M3",
+    torch.float8_e5m2: "FLOAT8_E5M2",
+}
 _MPI = {
     "SUM": MPI.SUM,
     "AVG": MPI.SUM,
@@ -28,27 +40,36 @@ _OF_BOOL = {
     **dict.fromkeys(("PRODUCT", "MIN", "BAND"), MPI.MIN),
     "BXOR": MPI.BXOR,
 }
-#: Types that MPI can reduce; 16-bit floats the engine adds, and others go by way of float32.
-_NATIVE = frozenset(
-    (
-        torch.float32,
-        torch.float64,
-        torch.complex64,
-        torch.complex128,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.uint8,
-        torch.uint16,
-        torch.uint32,
-        torch.uint64,
-        torch.bool,
-    )
-)
 #: Types that torch does not divide.
 _UNDIVIDED = frozenset((torch.uint16, torch.uint32, torch.uint64))
 _HALVES = frozenset((torch.float16, torch.bfloat16))
+
+
+@cache
+def datatype_of(dtype: torch.dtype) -> tuple[MPI.Datatype, int]:
+    """The datatype of elements, and how many of them an element is: of what MPI does not know, bytes."""
+    from compcoll import buffers
+
+    if dtype in _OWN:
+        return getattr(buffers, _OWN[dtype]), 1
+    if dtype == torch.bool:
+        return MPI.UINT8_T, 1
+    try:
+        return buffers.datatype_of(np.dtype(str(dtype).removeprefix("torch."))), 1
+    except TypeError:
+        return MPI.BYTE, dtype.itemsize
+
+
+@cache
+def element_of(dtype: torch.dtype) -> np.dtype:
+    """The type of elements as codecs know it; bytes where they do not."""
+    if dtype == torch.bfloat16:
+        return dtypes.BFLOAT16
+    try:
+        found = np.dtype(str(dtype).removeprefix("torch."))
+    except TypeError:
+        return np.dtype(np.uint8)
+    return found if dtypes.supported(found) else np.dtype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -58,8 +79,7 @@ class Reduction:
     Attributes
     ----------
     name : str
-    native : MPI.Op or None
-        None where MPI has no such type, and the engine adds.
+    op : MPI.Op
     sums : bool
         Whether it is a sum, which may travel compressed.
     dtype : torch.dtype
@@ -71,7 +91,7 @@ class Reduction:
     """
 
     name: str
-    native: MPI.Op | None
+    op: MPI.Op
     sums: bool
     dtype: torch.dtype
     factor: Any = None
@@ -98,6 +118,10 @@ class Reduction:
         else:
             flat.div_(size, rounding_mode="trunc")
 
+    def divide(self, size: int) -> Callable[[torch.Tensor], None] | None:
+        """What is to be done with the sums of so many ranks, if anything."""
+        return (lambda flat: self.after(flat, size)) if self.averages else None
+
 
 def reduction(op: Any, dtype: torch.dtype) -> Reduction:
     """How torch's operation reduces values of a type.
@@ -106,9 +130,14 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction:
     ------
     ValueError
         Where there is no such reduction.
+    TypeError
+        For a type that cannot be reduced.
     """
     kind = getattr(op, "op", op)
-    name = kind.name
+    return _reduction(kind.name, dtype, op.factor if kind.name == "PREMUL_SUM" else None)
+
+
+def _reduction(name: str, dtype: torch.dtype, factor: Any) -> Reduction:
     if name not in _MPI:
         raise ValueError(f"compcoll has no reduction {name}; it has {', '.join(_MPI)}")
     floats = dtype.is_floating_point or dtype.is_complex
@@ -120,11 +149,10 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction:
         if name not in _OF_BOOL:
             raise ValueError(f"{name} is for numbers, and the tensor's type is {dtype}")
         return Reduction(name, _OF_BOOL[name], False, dtype)
-    factor = op.factor if name == "PREMUL_SUM" else None
-    sums, averages = name in _SUMS, name == "AVG"
-    if dtype in _HALVES and sums:
-        return Reduction(name, None, True, dtype, factor, averages)
-    work = dtype if dtype in _NATIVE else torch.float32
-    if work != dtype and not dtype.is_floating_point:
+    sums, work = name in _SUMS, dtype
+    narrow = dtype in _HALVES and not sums
+    if narrow or (dtype.is_floating_point and dtype not in _HALVES and dtype.itemsize < 4):
+        work = torch.float32
+    if work not in _OWN and work != torch.uint8 and element_of(work) == np.dtype(np.uint8):
         raise TypeError(f"values of type {dtype} cannot be reduced")
-    return Reduction(name, _MPI[name], sums, work, factor, averages)
+    return Reduction(name, _MPI[name], sums, work, factor, name == "AVG")

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 from compcoll.codecs import codec
+from compcoll.policy.policy import below_min_nbytes
 from compcoll.report import Stats
 from compcoll.torch.peers import cores
 
 __all__ = ["CallStats", "GroupStats", "TrainingReport", "report"]
+
+#: Calls whose statistics are not added up yet.
+_MOST_UNCOUNTED = 1000
 
 
 @dataclass(eq=False)
@@ -64,21 +69,23 @@ class CallStats(Stats):
 class GroupStats:
     """The calls of a group, by operation, codec and algorithm.
 
-    Attributes
+    Parameters
     ----------
-    ended : deque of (str, int, Decision, Outcome or None)
-        Operation, bytes, decision and outcome of calls that are not in ``lines`` yet.
+    core : Core
     """
 
-    def __init__(self) -> None:
-        self.ended: deque[tuple[str, int, Any, Any]] = deque()
+    def __init__(self, core: Any):
+        self._core, self._lock = core, Lock()
+        self._ended: deque[tuple[str, int, Any]] = deque()
         self._lines: dict[tuple[str, str, str], CallStats] = {}
 
     @property
     def lines(self) -> dict[tuple[str, str, str], CallStats]:
         """The calls so far."""
-        self.add_ended()
-        return self._lines
+        with self._lock:
+            while self._ended:
+                self._add(*self._ended.popleft())
+            return dict(self._lines)
 
     def line(self, op: str, codec: str, algorithm: str) -> CallStats:
         """The calls of an operation by a codec and an algorithm."""
@@ -87,16 +94,22 @@ class GroupStats:
             self._lines[key] = CallStats(op=op, codec=codec, algorithm=algorithm)
         return self._lines[key]
 
-    def add_ended(self) -> None:
-        """Add up the calls that have ended."""
-        while self.ended:
-            op, nbytes, decision, outcome = self.ended.popleft()
-            if decision.codec is None:
-                line = self.line(op, "-", "mpi")
-            else:
-                line = self.line(op, decision.codec.spec, decision.name)
-                line.add(outcome, outcome.bound)
-            line.count(1, nbytes, nbytes, decision.reason)
+    def count(self, op: str, nbytes: int, note: Any) -> None:
+        """Count a call that has ended, of which the layer has this note."""
+        self._ended.append((op, nbytes, note))
+        if len(self._ended) > _MOST_UNCOUNTED:
+            _ = self.lines
+
+    def _add(self, op: str, nbytes: int, note: Any) -> None:
+        if isinstance(note, tuple) and len(note) == 3:
+            _, way, outcome = note
+            line, reason = self.line(op, way.codec, way.algorithm), way.reason
+            line.add(outcome, outcome.bound)
+        else:
+            line, marked = self.line(op, "-", "mpi"), self._core.marked
+            small = marked.idle or below_min_nbytes(marked.policy.min_nbytes)
+            reason = note[1] if isinstance(note, tuple) else small
+        line.count(1, nbytes, nbytes, reason)
 
     def keep(self, label: str) -> None:
         """Keep the lines for the report, as the group ends."""
@@ -165,8 +178,6 @@ def report(together: bool = False) -> TrainingReport:
         With ``together``, where a rank does not come within the group's time-out, or calls something else.
     """
     groups = cores()
-    for core in groups:
-        core.kernels.flush(core.timeout)
     mine = _ended + [(core.label, list(core.stats.lines.values())) for core in groups]
     world = max(groups, key=lambda core: core.size, default=None)
     if not together or world is None:
@@ -180,7 +191,7 @@ def _summed(groups: Iterable[tuple[str, list[CallStats]]]) -> dict[str, list[Cal
     """One line for each operation, codec and algorithm of groups with the same label."""
     made: dict[str, GroupStats] = {}
     for label, lines in groups:
-        stats = made.setdefault(label, GroupStats())
+        stats = made.setdefault(label, GroupStats(None))
         for line in lines:
             total = stats.line(line.op, line.codec, line.algorithm)
             total.count(line.calls, line.nbytes, line.largest, line.reason)

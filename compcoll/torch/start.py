@@ -10,23 +10,25 @@ import os
 import random
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from multiprocessing.util import Finalize
 from typing import Any
 
 import torch.distributed as dist
 from mpi4py import MPI
 
+from compcoll.engine import _engine
 from compcoll.launch import is_launched
 from compcoll.launch.bootstrap import is_forked
+from compcoll.launch.pmi import ranks_of
 from compcoll.launch.torchrun import start_mpi
+from compcoll.policy.policy import check_same
 from compcoll.torch import peers, policies
-from compcoll.torch.core import Core, at_exit
+from compcoll.torch.core import Core, at_exit, end_job
 from compcoll.torch.policies import Options
 
-__all__ = ["forget", "make_core", "set_environment", "split_core"]
+__all__ = ["forget", "make_core", "set_environment"]
 
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
@@ -122,6 +124,7 @@ _default: list[Core] = []
 def make_core(opts: Any, options: Any) -> Core:
     """The core of a process group, RuntimeError where MPI does not have its ranks; collective over these.
 
+    First the ranks find each other in torch's store, which names those that do not come; then they call MPI.
     ``opts`` are torch's _DistributedBackendOptions.
     """
     rank, size = opts.group_rank, opts.group_size
@@ -134,13 +137,43 @@ def make_core(opts: Any, options: Any) -> Core:
         )
     if options is not None and not isinstance(options, Options):
         raise TypeError(f"options of the backend compcoll are a compcoll.torch.Options, not {options!r}")
+    timeout = opts.timeout if options is None or options.timeout is None else options.timeout
+    is_first = not dist.is_initialized()
+    if is_first:
+        peers.notices(opts.store)
+    mine = policies.settled(options), _WORLD.Get_rank(), peers.next_serial(), MPI.Query_thread()
+    what = f"the process group {opts.group_id!r}"
+    everyone = peers.exchange(opts.store, rank, size, mine, timeout.total_seconds(), what)
+    check_same([theirs for theirs, *_ in everyone], rank)
+    single = [other for other, (*_, level) in enumerate(everyone) if level != MPI.THREAD_MULTIPLE]
+    if single:
+        raise RuntimeError(
+            f"MPI.THREAD_MULTIPLE is missing on {ranks_of(single)}, and the backend compcoll needs it: leave "
+            'mpi4py.rc.thread_level at "multiple", or call MPI.Init_thread(MPI.THREAD_MULTIPLE)'
+        )
+    serial = peers.next_serial([serial for _, _, serial, _ in everyone]) - 1
     try:
-        return _make(opts, options, rank, size)
+        with _engine.plain_calls():  # of COMM_WORLD, which may have a policy of its own
+            comm = _create([one for _, one, *_ in everyone], serial)
+        core = Core(comm, opts.group_id, timeout, options, serial, _default[0] if _default else None)
     except MPI.Exception as error:
         raise RuntimeError(
             f"MPI has no communicators for the process group {opts.group_id!r} beside {len(peers.cores())} "
             f"others, which take two each (MPICH has some 2,000; destroy_process_group frees them): {error}"
         ) from error
+    if is_first:
+        _default[:] = [core]
+    return core
+
+
+def _create(ranks: Sequence[int], serial: int) -> MPI.Intracomm:
+    """A communicator of some ranks of COMM_WORLD, in this order; collective over these."""
+    everyone = _WORLD.Get_group()
+    some = everyone.Incl(ranks)
+    made = MPI.Intracomm(_WORLD).Create_group(some, serial % 32_768)
+    some.Free()
+    everyone.Free()
+    return made
 
 
 def _start_mpi(opts: Any) -> None:
@@ -156,51 +189,9 @@ def _start_mpi(opts: Any) -> None:
         Finalize(None, at_exit, exitpriority=1)
 
 
-def _make(opts: Any, options: Options | None, rank: int, size: int) -> Core:
-    comm: Any
-    ranks = list(opts.global_ranks_in_group)
-    first = not dist.is_initialized()
-    if first and size == _WORLD.Get_size():
-        comm = MPI.Intracomm(_WORLD).Split(0, rank)
-    elif not first and _default and ranks:
-        comm = _create_group(_default[0].comm, ranks, opts.group_id)
-    else:
-        comm = _create_group(MPI.Intracomm(_WORLD), _world_ranks(opts.store, rank, size), opts.group_id)
-    timeout = opts.timeout if options is None or options.timeout is None else options.timeout
-    core = Core(comm, opts.group_id, timeout, options)
-    if first:
-        _default[:] = [core]
-    return core
-
-
-def _world_ranks(store: Any, rank: int, size: int) -> list[int]:
-    """MPI's ranks of the ranks of a group, exchanged through the store."""
-    store.set(f"compcoll/{rank}", str(_WORLD.Get_rank()))
-    return [int(store.get(f"compcoll/{other}")) for other in range(size)]
-
-
-def _create_group(comm: MPI.Intracomm, ranks: list[int], name: str) -> MPI.Intracomm:
-    """A communicator of some ranks, in this order; collective over these."""
-    everyone = comm.Get_group()
-    some = everyone.Incl(ranks)
-    made = comm.Create_group(some, sum(map(ord, name)) % 32_768)
-    some.Free()
-    everyone.Free()
-    return made
-
-
-def split_core(core: Core, ranks: list[int], options: Options | None) -> Core | None:
-    """The core of some of the ranks of another, None for those that are not among them; collective."""
-    mine = ranks.index(core.rank) if core.rank in ranks else MPI.UNDEFINED
-    comm: Any = core.comm.Split(0 if mine != MPI.UNDEFINED else MPI.UNDEFINED, max(mine, 0))
-    if comm == MPI.COMM_NULL:
-        return None
-    name = f"{core.name}:{'-'.join(map(str, ranks))}"
-    return Core(comm, name, timedelta(seconds=core.timeout), options)
-
-
 def forget(core: Core) -> None:
-    """Forget a core that is freed."""
+    """Forget a core that was freed."""
     if core in _default:
         _default.clear()
         policies.warn_of_unmatched()
+        end_job()

@@ -1,29 +1,32 @@
-"""The Work of an operation, which the engine progresses meanwhile."""
+"""An operation of a group from its call to its end, and the `Work` by which torch knows it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
-from functools import partial
-from threading import RLock
+from threading import Event
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from mpi4py import MPI
 from torch._C._distributed_c10d import OpType  # type: ignore[attr-defined]
 
 from compcoll.core import errors
 from compcoll.engine import _engine
-from compcoll.engine.agreement import Check
-from compcoll.engine.call import Task, join, leave, wait
-from compcoll.torch.futures import Future, watch
+from compcoll.torch import gpu
+from compcoll.torch.futures import Future
 from compcoll.torch.integration import not_compiled, profiler_entry
+from compcoll.torch.peers import MismatchError
 
-__all__ = ["NO_TIMEOUT", "SLICE", "CombinedWork", "Operation", "Work"]
+__all__ = ["NO_TIMEOUT", "SLICE", "CombinedWork", "Operation", "Part", "Work"]
 
-#: Seconds between two checks of time and peers.
-SLICE = 0.2
+#: Seconds between two checks of time, and after which a wait asks what other ranks have told.
+SLICE, _PATIENCE = 0.2, 1.0
+#: Seconds to wait for the ranks' descriptions of calls that do not match.
+_DESCRIBE_SECONDS = 2.0
 NO_TIMEOUT = timedelta(0)
 #: Torch's numbers of operations.
 _TYPES = {
@@ -43,20 +46,50 @@ _TYPES = {
     "barrier": OpType.BARRIER,
     "send": OpType.SEND,
     "recv": OpType.RECV,
-    "coalesced": OpType.COALESCED,
 }
 
+#: The exceptions for error classes of the layer's.
+_KINDS: dict[str, type[Exception]] = {"FRAME": errors.FrameError, "FALLBACK": errors.FallbackError}
 
-class Operation:
-    """An operation of a group as torch asks for it; a `Work` carries it out.
+
+class Part:
+    """A call of MPI's that is to be started.
 
     Parameters
     ----------
     op : str
+        MPI's name.
+    nbytes : int
+        That reports count.
+    start : callable
+        ``start(comm)`` returns its request.
+    finish : callable, optional
+        ``finish(status)`` is called when it has ended, in any thread.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        nbytes: int,
+        start: Callable[[Any], MPI.Request],
+        finish: Callable[[MPI.Status], None] | None = None,
+    ):
+        self.op, self.nbytes, self.start, self.finish = op, nbytes, start, finish
+
+
+class Operation:
+    """An operation of a group as torch asks for it.
+
+    Parameters
+    ----------
+    core : Core
+    op : str
         Its name in messages.
+    parts : sequence of Part
+        Its calls, which begin at once.
     result, inputs : sequence of torch.Tensor
-        Tensors that it writes, and that it reads beside these.
-    call : str or None
+        Tensors that it writes, and that it reads beside these; kept until its end.
+    call : tuple or None
         All that the ranks have to agree upon; None where it is not an operation of all ranks.
     opts : object
         Torch's options: time-out, and whether the caller waits at once.
@@ -64,93 +97,246 @@ class Operation:
         Comes before that of the options.
     peers : sequence of int
         Ranks of which one is the other end of a message.
-    """
-
-    #: Calls of the engine at once.
-    n_calls = 1
-    #: Events that a wait for it includes, at its end.
-    events: Sequence[Any] = ()
-
-    def __init__(
-        self,
-        op: str,
-        result: Sequence[torch.Tensor],
-        inputs: Sequence[torch.Tensor] = (),
-        call: str | None = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        peers: Sequence[int] = (),
-        sync: bool = False,
-    ):
-        self.op, self.result, self.inputs, self.call, self.peers = op, result, inputs, call, peers
-        self.timeout = timeout if timeout is not None else getattr(opts, "timeout", None)
-        self.sync = sync or getattr(opts, "asyncOp", True) is False
-
-    def begin(self) -> list[Task]:
-        """Begin; the tasks that are under way then."""
-        raise NotImplementedError
-
-    def go_on(self) -> list[Task]:
-        """Go on when the tasks have ended, or were launched on devices; further tasks, or none at the end."""
-        return []
-
-
-@not_compiled
-class Work(dist.Work):
-    """An operation under way.
-
-    Its tasks are left to the engine's thread or, of a synchronous one, progressed by `wait`, without the GIL.
-
-    It is done when its messages are, and its last kernels were launched. `wait` does not wait for these: it
-    has the caller's current stream come after them. Damage that they alone can find invalidates the group.
-
-    Parameters
-    ----------
-    group : Core
-        Checks for errors during a wait, and retires the work at its end.
-    operation : Operation
-        Begins here, and goes on in the thread that completes its tasks.
+    after : callable, optional
+        Called when all parts have ended.
 
     Attributes
     ----------
     number : int
         Of the group's collectives; 0 for a message.
+    started : Started or None
+        What is under way; None before its turn.
     limit : float
-        Seconds, for a `wait` that names none.
+        Seconds, for a wait that names none.
+    sources : list of int
+        The rank that sent a message, once that is known.
     """
 
-    def __init__(self, group: Any, operation: Operation):
-        super().__init__()
-        self.op, self.operation, self._group = operation.op, operation, group
-        self.number = 0 if operation.call is None else group.agreement.n_calls + 1
-        self.limit = _seconds(operation.timeout, group.timeout)
-        #: Events behind pending kernels, once it is done.
-        self.events: Sequence[Any] = ()
-        #: Whether other ranks may know of it.
-        self.started = False
-        #: The rank that sent a message, once that is known.
+    def __init__(
+        self,
+        core: Any,
+        op: str,
+        parts: Sequence[Part],
+        result: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor] = (),
+        call: tuple | None = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        peers: Sequence[int] = (),
+        after: Callable[[], None] | None = None,
+        sync: bool = False,
+    ):
+        self.core, self.op, self.parts, self.result, self.inputs = core, op, parts, result, inputs
+        self.words = None if call is None else " ".join(map(str, (op, *call)))
+        self.peers, self.after = peers, after
+        self.nbytes = sum(part.nbytes for part in parts)
+        self.limit = _seconds(timeout or getattr(opts, "timeout", None), core.timeout)
+        self.number, self.phase, self.policies = 0, 0, ()
+        self.since = time.monotonic()
+        self.started: _engine.Started | None = None
         self.sources: list[int] = []
-        self._lock = RLock()
-        self._tasks: list[Task] = []
-        self._n_pending = 0
-        # Whether the engine's thread has its tasks, or a thread waits for them.
-        self._left, self._attended = not operation.sync, False
-        self._done = False
-        self._error: BaseException | None = None
-        self._task_error: BaseException | None = None
-        self._future: Any = None
+        self.done = False
+        self.error: BaseException | None = None
+        # Whether the progress thread has it, or a thread is about to wait for it.
+        self._left = not (sync or getattr(opts, "asyncOp", True) is False)
+        self._claimed = False
+        self._marks: Sequence[tuple[Any, Any]] = ()
+        self._over: Event | None = None
+        self._future: Future | None = None
+
+    # -- its course: `core.lock` is held while it starts
+
+    def mark(self) -> None:
+        """Note what the caller's streams have before a start that comes later."""
+        places = {gpu.of(one) for one in (*self.result, *self.inputs) if one.layout == torch.strided}
+        self._marks = [(place, place.mark()) for place in places]
+
+    def start(self, compares: bool = False) -> None:
+        """Start it in this thread, whose error ends it."""
         if torch.autograd._profiler_enabled():
             with profiler_entry(self.op):
-                self._begin()
+                self._start(compares)
         else:
-            self._begin()
+            self._start(compares)
 
-    # -- the caller's side
+    def _start(self, compares: bool) -> None:
+        started, begun = _engine.Started(self.core.comm, self), False
+        try:
+            if compares and self.words is not None:
+                started.compare(f"{self.words} in a backward pass" if self.phase else self.words)
+                begun = True
+            with ExitStack() as streams:
+                for place, event in self._marks:
+                    streams.enter_context(place.following(event))
+                _engine.set_phase(self.phase)
+                for part in self.parts:
+                    started.add(part.start(self.core.comm))
+                    begun = True
+        except BaseException as problem:
+            if begun:
+                self.started = started
+                self._leave()  # to the table, which keeps what MPI may write to
+            self.end(problem)
+            return
+        finally:
+            _engine.set_phase(0)
+        self.started = started
+        if self._left:
+            self._leave()
+
+    def _leave(self) -> None:
+        from compcoll.torch.core import finisher
+
+        finisher()
+        if self.started is not None:
+            self.started.leave()
+
+    def leave(self) -> None:
+        """Have the progress thread and the finisher come to its end."""
+        with self.core.lock:
+            if not self._left and not self.done:
+                self._left = True
+                self._leave()
+
+    def progress(self, seconds: float) -> None:
+        """Wait so long at most for its end, or for something that it waits for."""
+        started = self.started
+        if started is not None:
+            if started.wait(seconds):
+                self.finish()
+            return
+        head = self.core.head()
+        if head is not None and head is not self:
+            head.progress(seconds)
+        elif not self.done:
+            time.sleep(1e-4)  # another thread is at its start
+
+    def finish(self) -> None:
+        """Come to the end of calls that have ended, or wait for the thread that does."""
+        with self.core.lock:
+            started = self.started
+            if self.done or started is None:
+                return
+            mine, self._claimed = not self._claimed, True
+            if not mine:
+                over = self._over = self._over or Event()
+        if not mine:
+            over.wait()
+            return
+        problem: BaseException | None = None
+        try:
+            started.settle(_DESCRIBE_SECONDS)
+            with torch.inference_mode():  # in which tensors of either kind may be written to
+                for part, (_, status) in zip(self.parts, started.calls, strict=True):
+                    if part.finish is not None:
+                        part.finish(status)
+            if self.after is not None:
+                self.after()
+            for part, note in zip(self.parts, started.notes(), strict=True):
+                if part.op != "Recv":  # the sender has counted it
+                    self.core.stats.count(part.op, part.nbytes, note)
+        except errors.MismatchError as error:
+            problem = MismatchError(
+                "the ranks of the group have called different operations, or with different sizes, types or "
+                f"roots, as call {self.number}: {error}"
+            )
+        except MPI.Exception as error:
+            kinds = (kind for name, kind in _KINDS.items() if _has_class(error, name))
+            problem = next(kinds, dist.DistBackendError)(f"{self.op}: {error}")
+        except BaseException as error:
+            problem = error
+        self.end(problem)
+
+    def fail(self, error: BaseException) -> None:
+        """End it with an error on this rank, though its calls may go on."""
+        self.leave()
+        self.end(error)
+
+    def end(self, error: BaseException | None) -> None:
+        """End it."""
+        with self.core.lock:
+            if self.done:
+                return
+            self.error, self.done, self._claimed = error, True, True
+            future, over = self._future, self._over
+            self.core.retire(self)
+            if error is None:
+                self.started, self.inputs, self.parts = None, (), ()
+        if over is not None:
+            over.set()
+        if future is not None:
+            future.complete(list(self.result), error)
+
+    # -- waiting
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the end, so many seconds at most, and raise its error."""
+        since = time.monotonic()
+        while not self.done:
+            try:
+                self.progress(min(SLICE, seconds))
+                _engine.raise_pending()
+                if not self.done:
+                    self._check_time(time.monotonic() - since, seconds)
+            except dist.DistBackendError as error:
+                self.fail(error)
+            except BaseException:
+                self.leave()
+                raise
+        if self.error is not None:
+            raise self.error
+
+    def _check_time(self, waited: float, limit: float) -> None:
+        """DistBackendError where the time is up, or another rank does not come."""
+        self.core.check_usable()
+        if waited > min(_PATIENCE, limit):
+            self.core.check_peers(self)
+        if waited > limit:
+            where = self.core.describe(self)
+            raise dist.DistBackendError(f"{self.op}: Timed out after {limit:g} s in {where}")
+
+    def check(self) -> bool:
+        """See that it ends in time, of one for which no thread may wait; False where it has not."""
+        try:
+            self.leave()
+            self._check_time(time.monotonic() - self.since, self.limit)
+        except dist.DistBackendError as error:
+            self.fail(error)
+        return not self.done
+
+    def is_completed(self) -> bool:
+        """Whether it has ended; one whose time is up ends with an error."""
+        if not self.done:
+            self.progress(0.0)
+        return self.done or not self.check()
+
+    def future(self) -> Future:
+        """Its future."""
+        from compcoll.torch.core import finisher
+
+        with self.core.lock:
+            made = self._future is None
+            if self._future is None:
+                self._future = Future(self.result)
+            done = self.done
+        if made and done:
+            self._future.complete(list(self.result), self.error)
+        elif made:
+            self.leave()
+            finisher().watch(self)
+        return self._future
+
+
+@not_compiled
+class Work(dist.Work):
+    """A view of an operation, for any number of threads."""
+
+    def __init__(self, operation: Operation):
+        super().__init__()
+        self.operation, self.op = operation, operation.op
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait for the end, for so long, or for as long as the group allows.
-
-        The host waits for the messages; for the rest, of tensors on a GPU, the caller's current stream does.
 
         Raises
         ------
@@ -159,52 +345,17 @@ class Work(dist.Work):
         Exception
             Whatever the operation raised.
         """
-        seconds = _seconds(timeout, self.limit)
-        since = time.monotonic()
-        while not self._done:
-            try:
-                self._progress(min(SLICE, seconds))
-                _engine.raise_pending()
-                if not self._done:
-                    self.check_time(time.monotonic() - since, seconds)
-            except dist.DistBackendError as error:
-                self.fail(error)
-            except BaseException:
-                self.leave()
-                raise
-        if self._error is not None:
-            raise self._error
-        for event in self.events:
-            event.wait()
+        self.operation.wait(_seconds(timeout, self.operation.limit))
         return True
 
-    def check_time(self, waited: float, limit: float) -> None:
-        """DistBackendError where the time is up, or another rank does not come."""
-        self._group.check_peers(self.number, self.operation.peers)
-        if waited > limit:
-            where = self._group.describe(self)
-            raise dist.DistBackendError(f"{self.op}: Timed out after {limit:g} s in {where}")
-
     def is_completed(self) -> bool:
-        """Whether it is done, on devices too."""
-        if not self._done and not self._left:
-            self._progress(0.0)
-        else:
-            _engine.progress()
-        return self._done and all(event.done for event in self.events)
-
-    def _get_op_type(self) -> int:
-        return int(_TYPES.get(self.op.split()[0], OpType.UNKNOWN))
-
-    def is_done(self) -> bool:
-        """Whether it is done but for pending kernels."""
-        return self._done
+        return self.operation.is_completed()
 
     def is_success(self) -> bool:
-        return self._done and self._error is None
+        return self.operation.done and self.operation.error is None
 
     def exception(self) -> BaseException | None:
-        return self._error
+        return self.operation.error
 
     def result(self) -> list[torch.Tensor]:
         return list(self.operation.result)
@@ -213,159 +364,31 @@ class Work(dist.Work):
         self.wait()
 
     def source_rank(self) -> int:
-        if not self.sources:
+        if not self.operation.sources:
             raise RuntimeError(f"{self.op} has no source, or not yet")
-        return self.sources[0]
+        return self.operation.sources[0]
 
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future:
-        with self._lock:
-            if self._future is None:
-                self._future = Future(self.operation.result)
-                self.leave()
-                if self._done:
-                    self._complete_future()
-                else:
-                    watch(self)
-        return self._future
+        return self.operation.future()
 
     getFuture = get_future
 
-    # -- the engine's side
-
-    def _begin(self) -> None:
-        with self._lock, torch.inference_mode():  # in which tensors of either kind may be written to
-            try:
-                tasks = self.operation.begin()
-                if self.number:
-                    tasks = [*self._group.count_call(self.operation), *tasks]
-            except BaseException as problem:
-                self._end(problem)
-                raise
-            self._wait_for(tasks or self._next())
-
-    def _go_on(self, error: BaseException | None = None) -> None:
-        """Run the operation up to its next tasks."""
-        with self._lock, torch.inference_mode():
-            if error is not None:
-                self._end(error)
-            elif not self._done:
-                self._wait_for(self._next())
-
-    def _next(self) -> list[Task]:
-        try:
-            return self.operation.go_on()
-        except BaseException as problem:
-            self._end(problem)
-            return []
-
-    def _wait_for(self, tasks: list[Task]) -> None:
-        if self._done:
-            return
-        if not tasks:
-            self.events = self.operation.events
-            self._end(None)
-            return
-        self.started = True
-        self._tasks, self._n_pending, self._task_error = tasks, len(tasks), None
-        if self._left:
-            self._leave_tasks()
-
-    def _leave_tasks(self) -> None:
-        for task in self._tasks:
-            leave(task, partial(self._task_ended, task), launched=True)
-
-    def leave(self) -> None:
-        """Have the engine's thread progress it from now on."""
-        with self._lock:
-            if not self._left and not self._done:
-                self._left = True
-                self._leave_tasks()
-
-    def leave_idle(self) -> bool:
-        """`leave` it, unless a thread waits for it; returns whether it is left or done."""
-        with self._lock:
-            if not self._attended:
-                self.leave()
-            return self._left or self._done
-
-    def _progress(self, seconds: float) -> None:
-        """Progress it for so long at most."""
-        with self._lock:
-            left, tasks = self._left, self._tasks
-            self._attended = not left
-        if left:
-            for task in tasks:
-                if not join(task, seconds):
-                    return
-            return
-        try:
-            self._wait_here(tasks, seconds)
-        finally:
-            self._attended = False
-
-    def _wait_here(self, tasks: list[Task], seconds: float) -> None:
-        try:
-            if not wait(*tasks, limit=seconds, launched=True):
-                for task in tasks:
-                    if isinstance(task, Check) and task.done:  # other calls elsewhere never end
-                        task.check()
-                return
-        except Exception as problem:
-            for task in tasks:  # which are the engine's for as long as MPI may write to them
-                if not task.done:
-                    leave(task)
-            self._go_on(problem)
-            return
-        self._go_on()
-
-    def _task_ended(self, task: Task, end: int) -> None:
-        with self._lock:
-            try:
-                if end != _engine.DONE:
-                    raise dist.DistBackendError(f"{self.op} was interrupted")
-                task.check()
-            except BaseException as problem:
-                self._task_error = self._task_error or problem
-                if isinstance(problem, errors.MismatchError):
-                    self._end(problem)
-            self._n_pending -= 1
-            if not self._n_pending:
-                self._go_on(self._task_error)
-
-    def fail(self, error: BaseException) -> None:
-        """End it with an error on this rank."""
-        self.leave()
-        with self._lock:
-            self._end(error)
-
-    def _end(self, error: BaseException | None) -> None:
-        if self._done:
-            return
-        self._error, self._done = error, True
-        self._group.retire(self)
-        if self._future is not None:
-            self._complete_future()
-
-    def _complete_future(self) -> None:
-        self._future.complete(self.result(), self._error, self.events)
+    def _get_op_type(self) -> int:
+        return int(_TYPES.get(self.op.split()[0], OpType.UNKNOWN))
 
 
 @not_compiled
 class CombinedWork(dist.Work):
     """The Work of several operations."""
 
-    def __init__(self, works: list[Work]):
+    def __init__(self, works: Sequence[Any]):
         super().__init__()
         self._works = works
 
-    def works(self) -> list[Work]:
-        """Its operations, all of which have begun."""
-        return self._works
-
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        return all(work.wait(timeout) for work in self.works())
+        return all(work.wait(timeout) for work in self._works)
 
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)
@@ -383,10 +406,14 @@ class CombinedWork(dist.Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future:
-        every = torch.futures.collect_all([work.get_future() for work in self.works()])
+        every = torch.futures.collect_all([work.get_future() for work in self._works])
         return every.then(lambda futures: [tensor for one in futures.value() for tensor in one.value()])
 
     getFuture = get_future
+
+
+def _has_class(error: MPI.Exception, name: str) -> bool:
+    return error.Get_error_class() == _engine.error_class(name)
 
 
 def _seconds(timeout: timedelta | float | None, default: float) -> float:

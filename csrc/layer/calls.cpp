@@ -17,6 +17,7 @@ namespace {
 Own allreduce("PMPI_Allreduce");
 
 thread_local bool root_is_read_only = false;
+thread_local int phase = 0;
 
 using WayRef = std::shared_ptr<const Way>;
 
@@ -243,6 +244,8 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
   const bool read_only = root_is_read_only;
   std::vector<int64_t> key = arguments.key();
   for (char letter : about.comm_name) key.push_back(letter);
+  if (phase) key.push_back(phase);
+  about.phase = phase;
   std::shared_ptr<Entry> entry = comm.find(key);
   int64_t turn = -1;
   auto take_turn = [&](int64_t now) {
@@ -391,6 +394,8 @@ void Description::add(Part part, const std::vector<uint8_t>& some_sent,
 }
 
 void set_root_is_read_only(bool is_read_only) { root_is_read_only = is_read_only; }
+
+void set_phase(int number) { phase = number; }
 
 }  // namespace layer
 }  // namespace compcoll

@@ -198,6 +198,7 @@ struct Description {
   uint32_t element = 0;  // of all blocks, in a call that all ranks decide
   bool in_place = false;  // of a call that pairs decide: what is received takes the place of what is sent
   std::string comm_name;  // where the policy looks at it
+  int phase = 0;  // which of the communicator's policies is in force
   std::vector<Message> send, recv;
   std::vector<Block> sent, received;
 
@@ -218,6 +219,9 @@ bool serve(Call& call, int* error);
 // Whether Bcasts of this thread have a buffer of the root's that may only be read: an error where values
 // would be written to it.
 void set_root_is_read_only(bool is_read_only);
+
+// The number of the communicator's policy that calls of this thread come under.
+void set_phase(int phase);
 
 // What Python says of the next start of a persistent call that is tried both ways.
 struct NextStart {

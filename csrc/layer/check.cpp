@@ -183,16 +183,25 @@ int Check::wait() {
   return result();
 }
 
-int Check::result() {
-  if (!sum_) return 0;
-  sum_ = 0;
+std::string Check::difference(double seconds) {
   Unlocked unlocked;
   std::vector<std::string> texts;
   std::vector<std::vector<int64_t>> pairs;
-  exchange(patience, &texts, &pairs);
+  exchange(seconds, &texts, &pairs);
   const bool alike =
       std::all_of(texts.begin(), texts.end(), [&](const std::string& one) { return one == texts[0]; });
-  return code_of(MISMATCH, alike ? odd_pair(text_, pairs) : grouped(texts));
+  return alike ? odd_pair(text_, pairs) : grouped(texts);
+}
+
+int Check::result() {
+  if (!sum_) return 0;
+  sum_ = 0;
+  return code_of(MISMATCH, difference(patience));
+}
+
+std::shared_ptr<engine::Task> Check::task() {
+  if (!task_) task_ = make_request(engine_library(), &request_, status_, 0);
+  return task_;
 }
 
 int check(const Call& call, std::shared_ptr<Check>* made) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm.h"
+#include "engine/task.h"
 
 namespace compcoll {
 namespace layer {
@@ -34,7 +35,11 @@ class Check : public std::enable_shared_from_this<Check> {
   // The same of one whose request is complete; and whether that has told that they differ.
   int result();
   bool differs() const { return sum_ != 0; }
-  Word* request() { return &request_; }
+  // What the ranks have called, where that differs: told within so many seconds.
+  std::string difference(double seconds);
+  // The comparison as a task, and whether it is done.
+  std::shared_ptr<engine::Task> task();
+  bool done() const { return task_ && task_->done(); }
 
  private:
   std::vector<int> exchange(double seconds, std::vector<std::string>* texts,
@@ -45,6 +50,8 @@ class Check : public std::enable_shared_from_this<Check> {
   int64_t number_ = 0;
   uint64_t given_ = 0, sum_ = 0;
   Word request_ = 0;
+  std::shared_ptr<engine::Task> task_;
+  alignas(8) char status_[64];
 };
 
 // Begins the comparison of a call; MPI's code.

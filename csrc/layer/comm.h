@@ -61,6 +61,12 @@ class Comm : public std::enable_shared_from_this<Comm> {
   void load_kernels(int gpu);
   // Whether messages may be compressed.
   bool compresses() const { return settings.threads && settings.min_nbytes != never && size > 1; }
+  // Other settings from now on.
+  void renew(const Settings& other) {
+    settings = other;
+    set_limit();
+    forget();
+  }
   // All calls are MPI's from now on.
   void leave_all() {
     settings.min_nbytes = never;

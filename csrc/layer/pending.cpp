@@ -56,9 +56,24 @@ int Pending::leave(Word* request) {
         self->note_end(end);
         complete(engine_library(), handle);
         self->completion_->reach();
+        std::unique_lock<std::mutex> lock(self->telling_);
+        const std::function<void()> told = std::move(self->told_);
+        lock.unlock();
+        if (told) told();
       },
       completion_);
   return 0;
+}
+
+void Pending::tell_end(std::function<void()> told) {
+  {
+    std::lock_guard<std::mutex> lock(telling_);
+    if (!completion_->reached()) {
+      told_ = std::move(told);
+      return;
+    }
+  }
+  told();
 }
 
 bool Pending::join(double seconds) {

@@ -1,6 +1,7 @@
 // What is under way: calls and messages that a program waits for, at once or by a request of MPI's.
 #pragma once
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -33,6 +34,8 @@ class Pending : public std::enable_shared_from_this<Pending> {
   // Of one that is settled.
   std::shared_ptr<const Outcome> outcome() const { return outcome_; }
   const std::shared_ptr<engine::Completion>& completion() const { return completion_; }
+  // Tells somebody of the end of what was left, at once where that is over.
+  void tell_end(std::function<void()> told);
 
   // What a status of its request says, when it has ended.
   virtual void tell(void* status) const;
@@ -62,7 +65,8 @@ class Pending : public std::enable_shared_from_this<Pending> {
   std::shared_ptr<engine::Completion> completion_;
   std::atomic<bool> ended_{false};
   engine::End end_ = engine::End::DONE;
-  std::mutex settling_;
+  std::mutex settling_, telling_;
+  std::function<void()> told_;
   bool settled_ = false;
   int code_ = 0;
 };

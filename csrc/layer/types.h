@@ -71,6 +71,9 @@ COMPCOLL_INLINE uint64_t nbytes_of(Word handle) {
   return known.handle ? known.nbytes : nbytes_of_derived(handle);
 }
 
+// The operation that adds up 16-bit floats of a type; 0 where MPI makes none.
+Word sum_of_halves(uint32_t element);
+
 // Has the values of a datatype taken for those of another type of the same size, such as a float that MPI
 // lacks; MPI adds them up by an operation, and so do we where they are summable. False where MPI does not let
 // it.

@@ -11,12 +11,11 @@ namespace {
 // A call that is over as soon as the ranks are known to differ.
 class Compared : public engine::TaskGroup {
  public:
-  Compared(Parts parts, std::shared_ptr<engine::Task> comparison, std::shared_ptr<Check> check)
-      : TaskGroup(std::move(parts)), comparison_(std::move(comparison)), check_(std::move(check)) {}
-  bool done() override { return (comparison_->done() && check_->differs()) || TaskGroup::done(); }
+  Compared(Parts parts, std::shared_ptr<Check> check)
+      : TaskGroup(std::move(parts)), check_(std::move(check)) {}
+  bool done() override { return (check_->done() && check_->differs()) || TaskGroup::done(); }
 
  private:
-  const std::shared_ptr<engine::Task> comparison_;
   const std::shared_ptr<Check> check_;
 };
 
@@ -115,10 +114,8 @@ Work::Tasks Work::tasks() {
 std::shared_ptr<engine::Task> Work::task() {
   if (!check) return Pending::task();
   Tasks all = tasks();
-  std::shared_ptr<engine::Task> comparison =
-      make_request(engine_library(), check->request(), compared_status_, 0);
-  all.push_back(comparison);
-  return std::make_shared<Compared>(all, comparison, check);
+  all.push_back(check->task());
+  return std::make_shared<Compared>(all, check);
 }
 
 // -- the outcome

@@ -71,7 +71,6 @@ class Work : public Pending {
   std::shared_ptr<engine::Bases> last_;  // what a persistent call carried last
   std::vector<std::pair<uint8_t*, uint64_t>> copies_;
   std::vector<std::vector<char>> statuses_;
-  alignas(8) char compared_status_[64];
   std::vector<std::shared_ptr<engine::Task>> plain_tasks_;
   int poisoned_ = 0;
 };

@@ -7,7 +7,7 @@ once, unless the backend launches it: then it is a function of the host in a str
 import ctypes
 import weakref
 from collections import defaultdict, deque
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import CellType, FunctionType
 from typing import ClassVar
 from unittest import mock
@@ -16,7 +16,7 @@ import numpy as np
 import standin
 import torch
 
-from compcoll.torch import core, gpu
+from compcoll.torch import gpu
 
 
 def _device(device=None) -> standin.Device:
@@ -52,6 +52,9 @@ class Stream(standin.Stream):
         standin.Event.__init__(event, self)
         event.cuda_event = event.ptr
         return event
+
+    def wait_event(self, event):
+        self.wait(event)
 
     def wait_stream(self, other):
         self.wait(other.event())
@@ -152,40 +155,23 @@ def put(stream, run) -> None:
     stream.call(later)
 
 
-class StreamEvent(gpu.StreamEvent):
-    """The backend's own; a future of the host's tensors has no streams, so the host waits."""
-
-    def stream_context(self):
-        self._event.synchronize()
-        return nullcontext()
-
-
-class SideStream(gpu.SideStream):
-    """The backend's own, in which torch's operations come late."""
-
-    def do(self, run, *tensors):
-        super().do(lambda: put(self._stream, run), *tensors)
-
-
 class Gpu(gpu.Gpu):
     """The backend's own, but for what needs memory of a GPU.
 
     Attributes
     ----------
     device : standin.Device
-    copies : int
-        Tensors that were copied to the host.
     """
 
     def __init__(self, index=0):
         super().__init__(index)
-        self.device, self.copies = standin.device_of(index), 0
+        self.device = standin.device_of(index)
         self._pool = Pool(self.device)
 
     def of(self, tensor):
         """What takes the place of `compcoll.torch.gpu.of`."""
         block = _block(tensor)
-        return None if block is None or block._pool is not self._pool else self
+        return gpu.HOST if block is None or block._pool is not self._pool else self
 
     def empty(self, n, dtype):
         nbytes = n * torch.empty((), dtype=dtype).element_size()
@@ -196,13 +182,10 @@ class Gpu(gpu.Gpu):
     def do(self, run):
         put(current_stream(self.place), run)
 
-    def to_host(self, values):
-        self.copies += 1
-        current_stream(self.place).synchronize()
-        return values.clone()
-
-    def side_stream(self, events):
-        return SideStream(self, events)
+    def do_after(self, run):
+        stream = Stream(self.device)
+        put(stream, run)
+        stream.synchronize()
 
     def tensor(self, values):
         """A copy of a tensor, which gets its values later, in the caller's current stream."""
@@ -212,16 +195,13 @@ class Gpu(gpu.Gpu):
 
 
 def _names(mine):
-    plain = core.is_plain
     return {
-        (core, "is_plain"): lambda tensor: mine.of(tensor) is None and plain(tensor),
         (torch.cuda, "Stream"): Stream,
         (torch.cuda, "Event"): Event,
         (torch.cuda, "stream"): lambda stream: stream,
         (torch.cuda, "current_stream"): current_stream,
         (torch.cuda, "synchronize"): lambda device=None: _device(device).synchronize(),
         (torch.Tensor, "record_stream"): record_stream,
-        (gpu, "StreamEvent"): StreamEvent,
         (gpu, "of"): mine.of,
     }
 

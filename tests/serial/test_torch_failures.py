@@ -110,14 +110,14 @@ def test_a_rank_that_calls_something_else(what, called, n):
     assert all(
         f"rank {rank} got MismatchError: the ranks of the group have called" in said for rank in (0, 1)
     )
-    assert f"rank 0: allreduce SUM torch.float32 {n}; rank 1: {called.format(n=n)}" in said, said
+    assert f"rank 1 called {called.format(n=n)}, rank 0 called allreduce SUM torch.float32 {n}" in said, said
 
 
 def test_a_policy_that_one_rank_sets():
     said, code, _ = run("compcoll.torch.set_policy('int8')", seconds=60)
     assert code, said
     assert all(f"rank {rank} got MismatchError" in said for rank in (0, 1)), said
-    assert "rank 0: allreduce SUM torch.float32 10; rank 1: set_policy" in said, said
+    assert "rank 1 called set_policy, rank 0 called allreduce SUM torch.float32 10" in said, said
     said, code, _ = run("compcoll.torch.set_policy('int8')", others="time.sleep(6)")
     assert code, said
     assert "rank 1 got DistBackendError: set_policy: Timed out after 3 s in call 2 of the" in said, said

@@ -32,7 +32,6 @@ _DRIVER = standin.load() if compiler() else None
 
 import compcoll.torch  # noqa: E402
 from compcoll.devices.memory import DeviceArray  # noqa: E402
-from compcoll.torch.buffers import HostBuffer  # noqa: E402
 
 os.environ.setdefault("COMPCOLL_CODEC", "lossless")  # auto would leave all calls of one machine to MPI
 # A folder for each rank: pytest clears away what runs before have left, and ranks would race for it.
@@ -94,13 +93,6 @@ def gpu(request, monkeypatch, world):
     gpu = Gpu(getattr(request, "param", 0), dist.get_rank())
     monkeypatch.setattr(DeviceArray, "__cuda_array_interface__", property(_refuse))
     monkeypatch.setattr(DeviceArray, "__array__", _refuse)
-    made = HostBuffer.__init__
-
-    def on_host(self, tensor, **how):
-        assert gpu.of(tensor) is None
-        made(self, tensor, **how)
-
-    monkeypatch.setattr(HostBuffer, "__init__", on_host)
     with standin.installed(), fake_torch.installed(gpu):
         yield gpu
         gpu.finish()

@@ -61,13 +61,9 @@ class Gpu(fake_torch.Gpu):
         for group in peers.cores():
             group.flush()
         end = time.monotonic() + 30
-        while time.monotonic() < end and any(map(_is_under_way, list(_engine._left))):
+        while time.monotonic() < end and _engine._started:
             time.sleep(1e-3)
         for index in range(
             int(os.environ["COMPCOLL_STANDIN_DEVICES"])
         ):  # marks of calls that failed on one may wait on others
             self.device.lib.standin_drain(index, 1)
-
-
-def _is_under_way(task):
-    return isinstance(task, _engine.Running) and not task.ended

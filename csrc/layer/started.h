@@ -1,0 +1,71 @@
+// What a client has started that holds no requests itself, as torch's backend: the calls of one operation, with
+// the comparison of what the ranks have called. They progress without Python, which is told of their ends.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "pending.h"
+
+namespace compcoll {
+namespace layer {
+
+class Started : public std::enable_shared_from_this<Started> {
+ public:
+  explicit Started(uint64_t number) : number(number) {}
+  Started(const Started&) = delete;
+
+  const uint64_t number;  // the client's
+
+  // Begins to compare the operation, in words that all ranks have alike, before its calls; MPI's code.
+  int compare(const std::shared_ptr<Comm>& comm, std::string text);
+  // Takes over a request and a status, where they stand in memory that is kept until the end, and notes what
+  // the communicator's last call says.
+  void add(Word* request, void* status, Comm* comm);
+  // Leaves it to the progress thread; `take_ended` tells of its end.
+  void leave();
+  // Waits so long at most. LATER where it goes on.
+  engine::End wait(double seconds, const std::function<bool()>& interrupted);
+
+  // All calls have ended, or can not end any more, as the ranks have called different things.
+  bool ended() const { return ended_; }
+  bool differs() const { return check_ && check_->differs(); }
+  bool is_late() const { return late_; }  // MPI's requests made no progress for too long
+  // What the ranks have called, where that differs: told within so many seconds.
+  std::string difference(double seconds);
+  // The first error of MPI's own requests, as a code.
+  int error() const;
+  // What became of each call; null where it was small, of the operation of this number.
+  struct Note {
+    std::shared_ptr<const Outcome> outcome;
+    int small = Last::none;
+  };
+  std::vector<Note> notes() const;
+
+ private:
+  void part_ended();
+  void end();
+
+  std::recursive_mutex mutex_;
+  std::shared_ptr<Check> check_;
+  engine::TaskGroup::Parts plain_;
+  std::vector<Word> recorded_;
+  std::vector<std::shared_ptr<Pending>> pending_;
+  std::vector<Note> notes_;
+  std::vector<size_t> places_;  // of the pending ones among all
+  std::shared_ptr<engine::Task> rest_;  // MPI's requests, and the comparison
+  std::shared_ptr<engine::PendingTask> left_;
+  std::atomic<size_t> open_{0};
+  std::atomic<bool> ended_{false}, is_left_{false}, late_{false};
+};
+
+// The numbers of those that were left and have ended, as soon as there are any, after so many seconds at most,
+// or `wake_client`.
+std::vector<uint64_t> take_ended(double seconds);
+void wake_client();
+
+}  // namespace layer
+}  // namespace compcoll
