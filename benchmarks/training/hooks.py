@@ -33,7 +33,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import compcoll.torch
-from compcoll.torch.pipeline import Pipeline
+from compcoll.torch.stages import Lane
 
 from ..netlab import port_bytes
 from ..osu.output import describe
@@ -189,15 +189,15 @@ def share_hidden(gathers: list[list[float]]) -> float:
 
 def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> dict[str, float]:
     """Medians of steps, and means of bytes, over all ranks; collective."""
-    world, submit, seconds, shares, sent = MPI.COMM_WORLD, Pipeline.submit, [], [], 0
+    world, submit, seconds, shares, sent = MPI.COMM_WORLD, Lane.submit, [], [], 0
     hidden: list[float] = []
     counted = np.zeros(2)
 
-    def noting(self: Pipeline, stages: Any, device: torch.device) -> torch.futures.Future:
+    def noting(self: Lane, stages: Any, device: torch.device) -> torch.futures.Future:
         future = submit(self, stages, device)
         return trainer.note(0, future) if len(stages) > 1 else future  # parameters have one
 
-    Pipeline.submit = noting  # type: ignore[method-assign]
+    Lane.submit = noting  # type: ignore[method-assign]
     try:
         for step in range(steps + 2):
             dist.barrier()
@@ -213,7 +213,7 @@ def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> 
                 sent += port_bytes()[0] - before
                 counted += trainer.counted() - had
     finally:
-        Pipeline.submit = submit  # type: ignore[method-assign]
+        Lane.submit = submit  # type: ignore[method-assign]
     raw, frames = world.allreduce(counted) / steps / 1e6
     return {
         "seconds": float(np.median(seconds)),

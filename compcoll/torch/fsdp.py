@@ -3,7 +3,8 @@
 compcoll.torch.compress_fsdp(model, reduce_scatter="bfp:bits=8")
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
 from typing import Any
 
@@ -11,36 +12,28 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 
-from compcoll.torch.compression import Compression, rows_of, write_rows
 from compcoll.torch.integration import not_compiled, profiler_entry
-from compcoll.torch.pipeline import pipeline_of
 from compcoll.torch.reductions import reduction
+from compcoll.torch.stages import Compression, Stages
 
 __all__ = ["CompressedAllGather", "CompressedAllReduce", "CompressedReduceScatter", "compress_fsdp"]
 
 
 class _OfModule(Compression):
-    """What a module of FSDP2 calls.
+    """What a module of FSDP2 calls."""
 
-    Attributes
-    ----------
-    module : torch.nn.Module or None
-        The module, where it is known.
-    future : torch.futures.Future or None
-        Of the last call, where it began in threads.
-    follower : CompressedAllReduce or None
-        The hook that waits for this future in a thread.
-    """
-
+    #: The module, where it is known.
     module: Any = None
+    #: Of the last call, where it began in threads.
     future: torch.futures.Future | None = None
+    #: The `CompressedAllReduce` that waits for this future in a thread.
     follower: Any = None
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Allocate a buffer to send or receive."""
         return torch.empty(*size, dtype=dtype, device=device)
 
-    def _travel(self, stages: Sequence[Callable[[Any], Any]], like: torch.Tensor) -> None:
+    def _travel(self, stages: Stages, like: torch.Tensor) -> None:
         """Have gradients travel in threads until the backward pass ends, where nothing reads them before.
 
         Those on GPUs travel at once, in FSDP2's own stream.
@@ -50,15 +43,13 @@ class _OfModule(Compression):
             for stage in stages:
                 value = stage(value)
             return
-        future: Any = pipeline_of(self._groups[0].between).submit(stages, like.device)
+        future: Any = self._frames[0].lane.submit(stages, like.device)
         self.future = future
-        if self.module is None or not _nobody_reads(self, like.dtype):
-            future.wait()
-            return
-        try:
-            Variable._execution_engine.queue_callback(future.wait)  # at the end of the backward pass
-        except RuntimeError:  # there is none
-            future.wait()
+        if self.module is not None and _nobody_reads(self, like.dtype):
+            with suppress(RuntimeError):  # where there is no backward pass
+                Variable._execution_engine.queue_callback(future.wait)  # at its end
+                return
+        future.wait()
 
 
 def _nobody_reads(made_by: Any, dtype: torch.dtype) -> bool:
@@ -120,17 +111,11 @@ class CompressedAllGather(_OfModule):
 
     Parameters travel in a thread until FSDP2 needs them: it asks for those of a module while another one is
     at its backward pass, and at its forward pass after ``FSDPModule.set_modules_to_forward_prefetch``.
-    Arguments are those of `ErrorFeedback`; errors are not fed back.
-
-    Parameters
-    ----------
-    codec : str, Codec, or mapping of int to these
-    levels : int, optional
-    nodes : sequence of int or DeviceMesh, optional
+    Parameters are those of `ErrorFeedback`; errors are not fed back.
     """
 
     _lanes = ("parameters",)
-    _order: _Order | None = None
+    _forward: _Order | None = None
 
     def __init__(self, codec: Any, *, levels: int | None = None, nodes: Any = None):
         super().__init__(codec, levels=levels, nodes=nodes)
@@ -143,19 +128,18 @@ class CompressedAllGather(_OfModule):
         async_op: bool = False,
     ) -> dist.Work:
         with profiler_entry("compressed_all_gather"):
-            placement = self._connect(group)
+            size, order = self._connect(group), self._order
             self.step += 1
             codec = self.codec
-            if self._order is not None:
-                self._order.note(self.module)
+            if self._forward is not None:
+                self._forward.note(self.module)
 
             def gather(_: None) -> torch.Tensor:
-                rows = self._start_gather(input_tensor.reshape(-1), codec, "values")()
-                output_tensor.view(placement.size, -1)[placement.order] = rows
+                rows = self._gather(input_tensor.reshape(-1), codec, {})
+                output_tensor.view(size, -1)[order] = rows
                 return output_tensor
 
-            pipeline = pipeline_of(self._groups[0].between)
-            self.future = pipeline.submit([gather], input_tensor.device)
+            self.future = self._frames[0].lane.submit([gather], input_tensor.device)
             return _Gathering(self.future)
 
 
@@ -163,16 +147,9 @@ class CompressedAllGather(_OfModule):
 class CompressedReduceScatter(_OfModule):
     """For ``FSDPModule.set_custom_reduce_scatter``: each piece is encoded once, and added up by its owner.
 
-    Parameters are those of `ErrorFeedback`. Each module needs an object of its own where errors are fed back,
-    which takes memory for a copy of the module's gradients, at two levels divided by the ranks of a node.
-
-    Parameters
-    ----------
-    codec : str, Codec, or mapping of int to these
-        Steps of a schedule are calls.
-    feeds_back : bool
-    levels : int, optional
-    nodes : sequence of int or DeviceMesh, optional
+    Parameters are those of `ErrorFeedback`; steps of a schedule are calls. Each module needs an object of its
+    own where errors are fed back, which takes memory for a copy of the module's gradients, at two levels
+    divided by the ranks of a node.
     """
 
     _lanes = ("gradients",)
@@ -192,46 +169,35 @@ class CompressedReduceScatter(_OfModule):
         if not how.sums:
             raise ValueError(f"only sums travel compressed, and this is {how.name}")
         with profiler_entry("compressed_reduce_scatter"):
-            placement = self._connect(group)
+            size, order = self._connect(group), self._order
             self.step += 1
             codec = self.codec
 
             def add(_: None) -> torch.Tensor:
-                rows = input_tensor.view(placement.size, output_tensor.numel())
-                if placement.order != list(range(placement.size)):
-                    rows = rows[placement.order]
+                rows = input_tensor.view(size, output_tensor.numel())
+                if order != sorted(order):
+                    rows = rows[order]
                 elif how.changes_input or self.feeds_back:
                     rows = rows.clone()
                 how.before(rows)
                 return self._sum_inside(rows)
 
-            def reduce(sums: torch.Tensor) -> torch.Tensor:
-                return self._reduce(sums, codec, "gradients")
+            def reduce(sums: torch.Tensor) -> None:
+                total = self._reduce(sums, codec, {"shards": output_tensor.numel()})
+                how.after(total, size)
+                output_tensor.view(-1).copy_(total)
 
-            def write(total: torch.Tensor) -> torch.Tensor:
-                how.after(total, placement.size)
-                return output_tensor.view(-1).copy_(total)
-
-            self._travel([add, reduce, write], input_tensor)
+            self._travel([add, reduce], input_tensor)
 
 
 @not_compiled
 class CompressedAllReduce(_OfModule):
     """For ``FSDPModule.set_all_reduce_hook``, as the replicate dimension of HSDP: the average over a group.
 
-    Parameters
-    ----------
-    codec : str, Codec, or mapping of int to these
-        Steps of a schedule are calls.
-    group : ProcessGroup
-        Of the replicas.
-    feeds_back : bool
-        Each module needs an object of its own then.
-    levels : int, optional
-    nodes : sequence of int or DeviceMesh, optional
+    Parameters are those of `ErrorFeedback`; the group is that of the replicas, and steps of a schedule are
+    calls. Each module needs an object of its own where errors are fed back.
     """
 
-    _lanes = ("gradients", "averages")
     _shards: CompressedReduceScatter | None = None
 
     def __init__(
@@ -249,22 +215,17 @@ class CompressedAllReduce(_OfModule):
         """Average tensors of one floating-point type over the group, in place; collective."""
         pieces = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         with profiler_entry("compressed_all_reduce"):
-            placement = self._connect()
             self.step += 1
-            codec, before = self.codec, None if self._shards is None else self._shards.future
+            before = None if self._shards is None else self._shards.future
+            named = {str(index): piece for index, piece in enumerate(pieces)}
+            add, reduce, gather = self._average({self.codec: named})
 
-            def add(_: None) -> torch.Tensor:
+            def add_after(_: None) -> list[torch.Tensor]:
                 if before is not None:
                     before.wait()
-                return self._sum_inside(rows_of(pieces, placement.size))
+                return add(None)
 
-            def reduce(sums: torch.Tensor) -> torch.Tensor:
-                return self._reduce(sums, codec, "gradients")
-
-            def gather(mine: torch.Tensor) -> None:
-                write_rows(self._start_gather(mine, codec, "sum")(), pieces)
-
-            self._travel([add, reduce, gather], pieces[0])
+            self._travel([add_after, reduce, gather], pieces[0])
 
 
 def compress_fsdp(
@@ -320,7 +281,7 @@ def compress_fsdp(
         made: list[_OfModule] = []
         if all_gather is not None:
             gather: Any = CompressedAllGather(all_gather, levels=levels, nodes=nodes)
-            gather._order = order
+            gather._forward = order
             module.set_custom_all_gather(gather)
             made.append(gather)
         if reduce_scatter is not None:

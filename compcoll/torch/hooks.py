@@ -13,9 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from compcoll.codecs import Codec
 from compcoll.codecs import codec as codec_of
-from compcoll.torch.compression import Compression, rows_of, write_rows
 from compcoll.torch.integration import not_compiled, profiler_entry
-from compcoll.torch.pipeline import Pipeline
+from compcoll.torch.stages import Compression
 
 __all__ = ["ErrorFeedback", "compress_ddp", "compressed_hook"]
 
@@ -33,7 +32,8 @@ class ErrorFeedback(Compression):
     codec : str, Codec, or mapping of int to these
         A mapping gives the codec from each step on: ``{0: "bfp:bits=8", 500: "bfp:bits=4"}``.
     group : ProcessGroup, optional
-        Of any backend; the default group if there is none. The first bucket makes others of its ranks.
+        Of any backend; the default group if there is none. The first bucket makes others of its ranks, which
+        later objects share.
     feeds_back : bool
         Whether errors are kept at all.
     levels : int, optional
@@ -48,7 +48,8 @@ class ErrorFeedback(Compression):
     min_numel : int
         Gradients of fewer values are sent as they are.
     module : torch.nn.Module, optional
-        Needed for ``exact``; the module that is given to DDP.
+        The module that is given to DDP. Needed for ``exact``, and for errors by parameters' names in
+        `state_dict`: else they have numbers, in the order of the first step's buckets.
 
     Attributes
     ----------
@@ -80,56 +81,33 @@ class ErrorFeedback(Compression):
     ):
         super().__init__(codec, group, feeds_back=feeds_back, levels=levels, nodes=nodes)
         self.exact, self.min_numel = tuple([exact] if isinstance(exact, str) else exact), min_numel
-        names = dict(module.named_parameters()) if module is not None else {}
+        named = [] if module is None else list(module.named_parameters())
         for pattern in self.exact:
-            if not any(fnmatch(name, pattern) for name in names):
-                raise ValueError(f"exact: none of the {len(names)} parameters of module is {pattern!r}")
-        self._exact = {
-            id(parameter) for name, parameter in names.items() if any(fnmatch(name, p) for p in self.exact)
-        }
-        self._pipeline = Pipeline()
+            if not any(fnmatch(name, pattern) for name, _ in named):
+                raise ValueError(f"exact: none of the {len(named)} parameters of module is {pattern!r}")
+        #: Parameters that no module names get numbers.
+        self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in named}
+        self._exact = {name for name, _ in named if any(fnmatch(name, pattern) for pattern in self.exact)}
 
     def _settings(self) -> tuple:
         return (*super()._settings(), self.exact, self.min_numel)
 
     def average(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """See `compressed_hook`."""
-        placement, buffer = self._connect(), bucket.buffer()
+        size, buffer = self._connect(), bucket.buffer()
         if bucket.index() == 0:
             self.step += 1
-        parts = [
-            (codec, f"{bucket.index()}", pieces) for codec, pieces in self._parts(bucket, buffer) if pieces
-        ]
-
-        def add(_: None) -> list[torch.Tensor]:
-            return [self._sum_inside(rows_of(pieces, placement.size)) for _, _, pieces in parts]
-
-        def reduce(sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-            return [
-                self._reduce(rows, codec, f"{key}/gradients")
-                for (codec, key, _), rows in zip(parts, sums, strict=True)
-            ]
-
-        def gather(sums: Sequence[torch.Tensor]) -> torch.Tensor:
-            for (codec, key, pieces), mine in zip(parts, sums, strict=True):
-                write_rows(self._start_gather(mine, codec, f"{key}/sum")(), pieces)
-            return buffer
-
-        return self._pipeline.submit([add, reduce, gather], buffer.device)
-
-    def _parts(
-        self, bucket: dist.GradBucket, buffer: torch.Tensor
-    ) -> Sequence[tuple[Codec, Sequence[torch.Tensor]]]:
-        """Pieces of a bucket by their codec."""
-        if not self._exact and not self.min_numel:
-            return [(self.codec, [buffer])]
+        if buffer.is_sparse:
+            work: Any = dist.all_reduce(buffer.div_(size), group=self.group, async_op=True)
+            return work.get_future().then(lambda future: future.value()[0])
+        parts: dict[Codec, dict[str, torch.Tensor]] = {}
         parameters = bucket.parameters()
         pieces = buffer.split([parameter.numel() for parameter in parameters])
-        exact = [id(p) in self._exact or p.numel() < self.min_numel for p in parameters]
-        return [
-            (codec, [piece for piece, is_exact in zip(pieces, exact, strict=True) if is_exact == wanted])
-            for codec, wanted in ((self.codec, False), (_RAW, True))
-        ]
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            name = self._names.setdefault(parameter, f"#{len(self._names)}")
+            is_exact = name in self._exact or piece.numel() < self.min_numel
+            parts.setdefault(_RAW if is_exact else self.codec, {})[name] = piece
+        return self._frames[0].lane.submit(self._average(parts, buffer), buffer.device)
 
 
 @not_compiled

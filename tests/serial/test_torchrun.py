@@ -18,7 +18,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-import os
+import os, re
 os.environ.setdefault("COMPCOLL_CODEC", "lossless")
 import compcoll.torch
 
@@ -51,12 +51,12 @@ sys.stdout.write("learned\\n")
 
 #: One rank fails at the first attempt.
 FAIL = """
-import os
+import os, re
 import signal
 import sys
 import torch
 import torch.distributed as dist
-import os
+import os, re
 os.environ.setdefault("COMPCOLL_CODEC", "lossless")
 import compcoll.torch
 
@@ -131,12 +131,12 @@ def test_an_exception_is_the_root_cause(launch):
 
 #: MPI is left alone until a group of this backend needs it.
 ALONE = """
-import os
+import os, re
 import sys
 from datetime import timedelta
 import torch
 import torch.distributed as dist
-import os
+import os, re
 os.environ.setdefault("COMPCOLL_CODEC", "lossless")
 import compcoll.torch
 
@@ -165,8 +165,8 @@ def test_missing_ranks_are_named(tmp_path, marked):  # noqa: F811
 
 #: Not a rank of anything yet.
 PLAIN = """
-import os
-import os
+import os, re
+import os, re
 os.environ.setdefault("COMPCOLL_CODEC", "lossless")
 import compcoll.torch
 from mpi4py import MPI

@@ -73,9 +73,7 @@ def test_fsdp2_gathers_during_other_modules(gloo, agree, place, codec, monkeypat
     net(x).sum().backward()  # in which the order is found
     net.zero_grad()
     last = net[2]
-    goes_on, seen = held_until(
-        monkeypatch, CompressedAllGather, "_start_gather", lambda one: one.module is last
-    )
+    goes_on, seen = held_until(monkeypatch, CompressedAllGather, "_gather", lambda one: one.module is last)
     net[1].register_forward_pre_hook(lambda *_: goes_on.set())
     net[1].register_full_backward_pre_hook(lambda *_: goes_on.set())
     loss = net(x).sum()

@@ -1,5 +1,11 @@
 """Compression for those who keep another backend, here gloo."""
 
+import copy
+import io
+import threading
+from datetime import timedelta
+from functools import cache
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -7,26 +13,28 @@ from test_conformance import batch, close, model, train
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from compcoll.torch import (
-    ErrorFeedback,
-    compress_ddp,
-    compressed_hook,
-    frames,
-    inside,
-)
+from compcoll.torch import ErrorFeedback, compress_ddp, compressed_hook, stages
 
 pytestmark = pytest.mark.filterwarnings("default")
 INT8 = 0.5 / 127
 
 
+@cache
+def parameter(index, n):
+    return torch.nn.Parameter(torch.zeros(n))
+
+
 class Bucket:
-    """One tensor as a bucket of DDP's."""
+    """The gradient of one parameter as a bucket of DDP's."""
 
     def __init__(self, values, index=0):
         self.values, self.number = values, index
 
     def buffer(self):
         return self.values
+
+    def parameters(self):
+        return [parameter(self.number, self.values.numel())]
 
     def index(self):
         return self.number
@@ -130,7 +138,7 @@ def test_bytes_between_nodes(gloo, agree, place, bits, monkeypatch):
     nodes, levels = place
     nodes = nodes if levels == 2 else list(range(len(nodes)))
     counted, n = [0], 200_000
-    exchange, gather = dist.all_to_all_single, frames.all_gather_single
+    exchange, gather = dist.all_to_all_single, stages.all_gather_single
 
     def others(group):
         ranks = dist.get_process_group_ranks(group)
@@ -146,7 +154,7 @@ def test_bytes_between_nodes(gloo, agree, place, bits, monkeypatch):
         return gather(out, given, group=group, **options)
 
     monkeypatch.setattr(dist, "all_to_all_single", counting_exchange)
-    monkeypatch.setattr(frames, "all_gather_single", counting_gather)
+    monkeypatch.setattr(stages, "all_gather_single", counting_gather)
     state = ErrorFeedback(f"bfp:bits={bits}", gloo, nodes=nodes)
     averaged(state, of_rank(dist.get_rank(), n))
     total = torch.tensor(counted)
@@ -162,8 +170,8 @@ def test_sums_and_blocks_inside_a_node(gloo, agree, dtype, shares, monkeypatch):
     """Through shared memory, and where one rank has none by the group; larger ones after smaller ones."""
     rank, size = dist.get_rank(), dist.get_world_size()
     if not shares and rank == size - 1:
-        monkeypatch.setattr(inside, "_FOLDER", "/nowhere")
-    node = inside.Inside(gloo)
+        monkeypatch.setattr(stages, "_FOLDER", "/nowhere")
+    node = stages.Inside(gloo)
     for n in (5, 0, 3000, 7):
         rows = of_rank(rank, 2 * size * n, dtype).view(2 * size, n)
         everything = [of_rank(peer, 2 * size * n, dtype).view(2 * size, n) for peer in range(size)]
@@ -177,7 +185,7 @@ def test_sums_and_blocks_inside_a_node(gloo, agree, dtype, shares, monkeypatch):
 
 def test_a_file_of_another_container_is_not_made(tmp_path):
     with pytest.raises(FileNotFoundError):
-        inside._mapped(str(tmp_path / "theirs"), 4096)
+        stages._mapped(str(tmp_path / "theirs"), 4096)
     assert not (tmp_path / "theirs").exists()
 
 
@@ -252,6 +260,66 @@ def test_a_state_goes_on_from_its_state_dict(gloo, agree, place):
     assert agree(all(map(torch.equal, run(first, 3), run(second, 3))))
 
 
+@pytest.fixture
+def small_buckets(monkeypatch):
+    """Options of DDP for several buckets from the second step on."""
+    monkeypatch.setattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 1)
+    return {"bucket_cap_mb": 0.001}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_resumed_training_equals_the_uninterrupted_one(gloo, agree, place, named, small_buckets):
+    """Bit for bit, though DDP makes its buckets anew after its first step, and again after loading."""
+
+    def made():
+        net = DDP(model(), process_group=gloo, **small_buckets)
+        if named:
+            state = compress_ddp(net, "bfp:bits=4", nodes=place[0])
+        else:
+            state = ErrorFeedback("bfp:bits=4", gloo, nodes=place[0])
+            net.register_comm_hook(state, compressed_hook)
+        return net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), state
+
+    def run(net, optimizer, steps):
+        for step in steps:
+            optimizer.zero_grad()
+            x, y = batch(step)
+            torch.nn.functional.mse_loss(net(x), y).backward()
+            optimizer.step()
+
+    net, optimizer, _ = made()
+    run(net, optimizer, range(30))
+    first, second = made(), made()
+    run(*first[:2], range(15))
+    for new, old in zip(second, first, strict=True):
+        new.load_state_dict(copy.deepcopy(old.state_dict()))
+    run(*second[:2], range(15, 30))
+    assert agree(all(map(torch.equal, second[0].parameters(), net.parameters())))
+
+
+def test_errors_stay_with_their_parameters(gloo, agree, place):
+    """Gradients of equal shapes change places in their bucket after the first step."""
+    truth = {"large": 1e4 * of_rank(7, 500), "small": of_rank(8, 500)}
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name in truth:
+                self.register_parameter(name, torch.nn.Parameter(torch.zeros(500)))
+
+        def forward(self):  # the last one's gradient is ready first
+            return (self.large * truth["large"]).sum() + (self.small * truth["small"]).sum()
+
+    ddp = DDP(Net(), process_group=gloo)
+    compress_ddp(ddp, "bfp:bits=8", nodes=place[0])
+    for _ in range(4):
+        ddp.zero_grad()
+        ddp().backward()
+        for name, values in truth.items():
+            grad = getattr(ddp.module, name).grad
+            assert agree((grad - values).abs().max() < 0.05 * values.abs().max()), name
+
+
 def test_errors_of_another_rank_are_left_out(gloo, agree):
     first = ErrorFeedback("int8", gloo)
     averaged(first, of_rank(dist.get_rank(), 700))
@@ -283,6 +351,92 @@ def test_exact_parameters(gloo, agree):
         assert agree(torch.allclose(p.grad, q.grad, rtol=1e-5, atol=1e-9) == exact), name
     with pytest.raises(ValueError, match="none of the 6 parameters of module is 'norm"):
         ErrorFeedback("int4", exact="norm*", module=net)
+
+
+def test_sparse_gradients(gloo, agree):
+    """An embedding's travel as they are, beside others that are compressed."""
+
+    def gradients(hooks):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Embedding(50, 24, sparse=True), model())
+        ddp = DDP(net, process_group=gloo)
+        if hooks:
+            compress_ddp(ddp, "lossless")
+        ddp(torch.arange(9) + 3 * dist.get_rank()).square().mean().backward()
+        return [p.grad.to_dense() for p in net.parameters()]
+
+    assert agree(all(torch.allclose(*both) for both in zip(gradients(True), gradients(False), strict=True)))
+
+
+def test_copies_of_a_model(world, agree):
+    """Those that torch makes have no hook, and may be given one."""
+    net = DDP(model())
+    state = compress_ddp(net, "int8")
+    train(net)
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    for one in (copy.deepcopy(net), torch.optim.swa_utils.AveragedModel(net).module, loaded):
+        assert agree(all(map(torch.equal, one.parameters(), net.parameters())))
+        again = compress_ddp(one, "int8")
+        train(one)
+        assert agree(again.wire_nbytes == state.wire_nbytes)
+    kept, theirs = copy.deepcopy(state).state_dict(), state.state_dict()
+    assert agree(kept["errors"].keys() == theirs["errors"].keys() and kept["step"] == theirs["step"] > 0)
+
+
+def test_the_hook_of_another_group_is_not_copied(gloo, agree):
+    state = ErrorFeedback("int8", gloo)
+    with pytest.raises(ValueError, match="of another group than the default one"):
+        copy.deepcopy(state)
+
+
+def groups():
+    return set(dist.distributed_c10d._world.pg_names)
+
+
+def test_models_in_turn_share_groups_and_threads(world, agree):
+    group, counts = dist.new_group(backend="gloo"), []
+    for _ in range(5):
+        net = DDP(model(), process_group=group)
+        state = compress_ddp(net, "int8")
+        train(net, steps=2)
+        counts.append((len(groups()), threading.active_count()))
+        assert agree(state.wire_nbytes > 0)
+    assert agree(len(set(counts)) == 1), counts
+
+
+@pytest.mark.parametrize("backend", ["gloo", "compcoll"])
+def test_time_outs_of_groups(world, agree, backend):
+    group, before = dist.new_group(backend=backend, timeout=timedelta(seconds=6)), groups()
+    averaged(ErrorFeedback("int8", group), torch.ones(999))
+    made = [one._get_backend(torch.device("cpu")) for one in groups() - before]
+    limits = [one.core.timeout if backend == "compcoll" else one.options._timeout.seconds for one in made]
+    assert agree(len(limits) == 2 and set(limits) == {6}), limits
+
+
+@pytest.mark.parametrize("stage", ["_sum_inside", "_reduce", "_gather"])
+def test_a_stage_that_fails(world, agree, stage, monkeypatch):
+    """On one rank: an error on all, within the group's time-out. Objects that are made later are sound."""
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=2))
+    state, mine = ErrorFeedback("int8", group), of_rank(dist.get_rank(), 999)
+    averaged(state, mine)
+
+    def fails(*args):
+        raise MemoryError("there is none")
+
+    with monkeypatch.context() as patched:
+        if dist.get_rank() == 0:
+            patched.setattr(state, stage, fails)
+        for _ in range(2):
+            with pytest.raises(
+                RuntimeError if dist.get_rank() else Exception, match=r"there is none|Timed out"
+            ):
+                averaged(state, mine)
+    assert agree(state.wire_nbytes > 0)  # and all have come here
+    again = averaged(ErrorFeedback("int8", group), mine)
+    assert agree((again - mean_by_gloo(group, mine)).abs().max() < 0.1)
 
 
 def test_feedback_makes_up_for_what_is_left_out(gloo, agree, place):
