@@ -17,7 +17,7 @@ from functools import wraps
 from itertools import chain
 from typing import Any
 
-from compcoll.launch import is_launched
+from compcoll.launch import forget_launcher, is_child, is_launched
 from compcoll.launch.bootstrap import become_rank, import_mpi, listen, patch_method, thread_level
 from compcoll.launch.pmi import ranks_of
 
@@ -29,6 +29,8 @@ _LONGER = 10.0
 
 def _defer_mpi() -> bool:
     """Import MPI without initialising it, unless mpiexec or its like started this process."""
+    if is_child():
+        forget_launcher()
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized():
         return False

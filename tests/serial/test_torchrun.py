@@ -51,12 +51,12 @@ sys.stdout.write("learned\\n")
 
 #: One rank fails at the first attempt.
 FAIL = """
-import os, re
+import os
 import signal
 import sys
 import torch
 import torch.distributed as dist
-import os, re
+import os
 os.environ.setdefault("COMPCOLL_CODEC", "lossless")
 import compcoll.torch
 
@@ -131,7 +131,7 @@ def test_an_exception_is_the_root_cause(launch):
 
 #: MPI is left alone until a group of this backend needs it.
 ALONE = """
-import os, re
+import os
 import sys
 from datetime import timedelta
 import torch
