@@ -1340,13 +1340,24 @@ cdef class Started:
                 request.Wait(status)
 
     def notes(self):
-        """What became of each call: see `last_of`."""
-        cdef vector[CNote] found = self.own.get().notes()
+        """What became of each call."""
+        cdef Notes notes = Notes()
+        notes.own = self.own.get().notes()
+        return notes
+
+
+cdef class Notes:
+    """What became of calls."""
+
+    cdef vector[CNote] own
+
+    def read(self):
+        """Of each call as `last_of` has it."""
         cdef size_t i
         return [
-            last_from(found[i].outcome) if found[i].outcome.get() != NULL
-            else NAMES[found[i].small] if found[i].small >= 0 else None
-            for i in range(found.size())
+            last_from(self.own[i].outcome) if self.own[i].outcome.get() != NULL
+            else NAMES[self.own[i].small] if self.own[i].small >= 0 else None
+            for i in range(self.own.size())
         ]
 
 

@@ -41,11 +41,9 @@ def _call(
 ) -> Part:
     """A call that writes a target, whose sums may be divided."""
     divide = None if how is None else how.divide(size)
-    if target is None:
+    if target is None or (target.is_direct and divide is None):
         return Part(op, nbytes, start)
-    if divide is not None:
-        return Part(op, nbytes, start, lambda status: target.finish(divide))
-    return Part(op, nbytes, start, lambda status: target.finish())
+    return Part(op, nbytes, start, lambda status: target.finish(divide))
 
 
 def broadcast(core: Any, tensor: torch.Tensor, root: int) -> Part:
@@ -57,10 +55,11 @@ def broadcast(core: Any, tensor: torch.Tensor, root: int) -> Part:
 def all_reduce(core: Any, tensor: torch.Tensor, how: Reduction) -> Part:
     """The reduction of all ranks' values takes their place."""
     values = Buffer(tensor, writes=True, dtype=how.dtype)
-    values.change(how.before)
+    if how.changes_input:
+        values.change(how.before)
     return _call(
         "Allreduce",
-        values.flat.nbytes,
+        values.nbytes,
         lambda comm: comm.Iallreduce(MPI.IN_PLACE, values.spec(), how.op),
         values,
         how,
@@ -72,13 +71,14 @@ def reduce(core: Any, tensor: torch.Tensor, how: Reduction, root: int) -> Part:
     """The reduction of all ranks' values takes the place of the root's."""
     at_root = core.rank == root
     values = Buffer(tensor, writes=at_root, dtype=how.dtype, copies=how.changes_input and not at_root)
-    values.change(how.before)
+    if how.changes_input:
+        values.change(how.before)
 
     def start(comm: Any) -> MPI.Request:
         sides = (MPI.IN_PLACE, values.spec()) if at_root else (values.spec(), None)
         return comm.Ireduce(*sides, how.op, root)
 
-    return _call("Reduce", values.flat.nbytes, start, values if at_root else None, how, core.size)
+    return _call("Reduce", values.nbytes, start, values if at_root else None, how, core.size)
 
 
 def reduce_scatter_single(core: Any, out: torch.Tensor, tensor: torch.Tensor, how: Reduction) -> Part:
@@ -86,10 +86,11 @@ def reduce_scatter_single(core: Any, out: torch.Tensor, tensor: torch.Tensor, ho
     _check_sizes("reduce_scatter", tensor.numel(), out.numel() * core.size)
     source = Buffer(tensor, dtype=how.dtype, copies=how.changes_input or overlap(tensor, [out]))
     target = Buffer(out, writes=True, reads=False, dtype=how.dtype)
-    source.change(how.before)
+    if how.changes_input:
+        source.change(how.before)
     return _call(
         "Reduce_scatter_block",
-        source.flat.nbytes,
+        source.nbytes,
         lambda comm: comm.Ireduce_scatter_block(source.spec(), target.spec(), how.op),
         target,
         how,
@@ -103,7 +104,8 @@ def reduce_scatter(core: Any, out: torch.Tensor, tensors: Sequence[torch.Tensor]
     _check_sizes("reduce_scatter", tensors[core.rank].numel(), out.numel())
     source = Blocks(tensors, dtype=how.dtype, joined=True)  # as MPI has no displacements for it
     target = Buffer(out, writes=True, reads=False, dtype=how.dtype)
-    source.change(how.before)
+    if how.changes_input:
+        source.change(how.before)
     counts = source.counts
 
     def start(comm: Any) -> MPI.Request:
@@ -114,7 +116,7 @@ def reduce_scatter(core: Any, out: torch.Tensor, tensors: Sequence[torch.Tensor]
         return comm.Ireduce_scatter(sent, target.spec(), counts, how.op)
 
     op = "Reduce_scatter_block" if len(set(counts)) == 1 else "Reduce_scatter"
-    return _call(op, source.flat.nbytes, start, target, how, core.size)
+    return _call(op, source.nbytes, start, target, how, core.size)
 
 
 def all_gather_single(core: Any, out: torch.Tensor, tensor: torch.Tensor) -> Part:
@@ -122,8 +124,8 @@ def all_gather_single(core: Any, out: torch.Tensor, tensor: torch.Tensor) -> Par
     _check_sizes("all_gather", out.numel(), tensor.numel() * core.size)
     _check_types(out, [tensor])
     source, target = Buffer(tensor), Buffer(out, writes=True, reads=False)
-    own = target.flat.data_ptr() + core.rank * tensor.nbytes
-    in_place = source.is_direct and tensor.numel() > 0 and source.flat.data_ptr() == own
+    own = target.values.data_ptr() + core.rank * tensor.nbytes
+    in_place = source.is_direct and tensor.numel() > 0 and source.values.data_ptr() == own
     if not in_place and overlap(tensor, [out]):
         source = Buffer(tensor, copies=True)
 
@@ -242,11 +244,12 @@ def recv(core: Any, tensor: torch.Tensor, peer: int | None, tag: int, sources: l
     def finish(status: MPI.Status) -> None:
         sources.append(status.source)
         n = status.Get_count(MPI.BYTE)
-        if n != target.flat.nbytes:
+        if n != target.nbytes:
             raise ValueError(
-                f"a message of {n} bytes came from rank {status.source} for a tensor of {target.flat.nbytes}"
+                f"a message of {n} bytes came from rank {status.source} for a tensor of {target.nbytes}"
             )
-        target.finish()
+        if not target.is_direct:
+            target.finish()
 
     return Part("Recv", tensor.nbytes, lambda comm: comm.Irecv(target.spec(), source, tag), finish)
 

@@ -270,8 +270,7 @@ class Operations:
         core, make = self.core, _PARTS[op]
         core.check_usable()
         core.wait_for_conflicts(result, inputs)
-        with torch.inference_mode():  # in which tensors of either kind may be read
-            parts = [make(core, *args) for args in calls]
+        parts = [make(core, *args) for args in calls]
         return core.launch(Operation(core, op, parts, result, inputs, call, opts, timeout))
 
     def _sparse_sum(self, tensor: Tensor, how: Reduction, opts: Any, timeout: _Timeout) -> Work:

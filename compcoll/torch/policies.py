@@ -314,8 +314,9 @@ def policies_of(core: Any) -> tuple[Policy, ...]:
 
 def phase_of(policies: Sequence[Policy]) -> int:
     """Which of the policies is that of this thread at this moment."""
-    in_backward = torch._C._current_graph_task_id() != -1 or getattr(_shadow, "is_one", False)
-    return int(len(policies) > 1 and in_backward)
+    if len(policies) == 1:
+        return 0
+    return int(torch._C._current_graph_task_id() != -1 or getattr(_shadow, "is_one", False))
 
 
 #: Whether this thread does what other ranks do in a backward pass.

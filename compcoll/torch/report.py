@@ -76,7 +76,8 @@ class GroupStats:
 
     def __init__(self, core: Any):
         self._core, self._lock = core, Lock()
-        self._ended: deque[tuple[str, int, Any]] = deque()
+        self._ended: deque[tuple[list[tuple[str, int]], Any]] = deque()
+        self._small: dict[int, str] = {}
         self._lines: dict[tuple[str, str, str], CallStats] = {}
 
     @property
@@ -94,22 +95,34 @@ class GroupStats:
             self._lines[key] = CallStats(op=op, codec=codec, algorithm=algorithm)
         return self._lines[key]
 
-    def count(self, op: str, nbytes: int, note: Any) -> None:
-        """Count a call that has ended, of which the layer has this note."""
-        self._ended.append((op, nbytes, note))
+    def count(self, calls: list[tuple[str, int]], notes: Any) -> None:
+        """Count calls that have ended: MPI's names, bytes, and what the layer has noted of them."""
+        self._ended.append((calls, notes))
         if len(self._ended) > _MOST_UNCOUNTED:
             _ = self.lines
 
-    def _add(self, op: str, nbytes: int, note: Any) -> None:
+    def _add(self, calls: list[tuple[str, int]], notes: Any) -> None:
+        for (op, nbytes), note in zip(calls, notes.read(), strict=True):
+            if op != "Recv":  # the sender has counted it
+                self._add_one(op, nbytes, note)
+
+    def _add_one(self, op: str, nbytes: int, note: Any) -> None:
         if isinstance(note, tuple) and len(note) == 3:
             _, way, outcome = note
             line, reason = self.line(op, way.codec, way.algorithm), way.reason
             line.add(outcome, outcome.bound)
         else:
-            line, marked = self.line(op, "-", "mpi"), self._core.marked
-            small = marked.idle or below_min_nbytes(marked.policy.min_nbytes)
-            reason = note[1] if isinstance(note, tuple) else small
+            line = self.line(op, "-", "mpi")
+            reason = note[1] if isinstance(note, tuple) else self._why_small()
         line.count(1, nbytes, nbytes, reason)
+
+    def _why_small(self) -> str:
+        marked = self._core.marked
+        policies = marked.policies
+        if id(policies) not in self._small:
+            reason = marked.idle or below_min_nbytes(marked.policy.min_nbytes)
+            self._small = {id(policies): reason}
+        return self._small[id(policies)]
 
     def keep(self, label: str) -> None:
         """Keep the lines for the report, as the group ends."""

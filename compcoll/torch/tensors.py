@@ -39,10 +39,10 @@ class Buffer:
 
     Attributes
     ----------
-    flat : torch.Tensor
-        One-dimensional.
+    values : torch.Tensor
+        Contiguous.
     is_direct : bool
-        Whether the memory is the tensor's own.
+        Whether they are the tensor itself.
     """
 
     def __init__(
@@ -57,31 +57,42 @@ class Buffer:
         own = _checked(tensor, writes)
         self.place, self._own = places.of(tensor), own
         self.is_direct = not copies and _is_direct(own, dtype)
-        self.flat = own.reshape(-1) if self.is_direct else self.place.empty(own.numel(), dtype or own.dtype)
-        if reads and not self.is_direct:
-            flat = self.flat
-            self.place.do(lambda: flat.view(own.shape).copy_(own))
+        self.values = own
+        if self.is_direct:
+            return
+        self.values = values = self.place.empty(own.numel(), dtype or own.dtype).view(own.shape)
+        if reads:
+            self._do(lambda: values.copy_(own))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return self.values.nbytes
 
     def spec(self) -> list[Any]:
         """What MPI sends or receives."""
-        return _spec(self.flat)
+        return _spec(self.values)
 
     def change(self, change: _Change) -> None:
         """Change the values before the call."""
-        flat = self.flat
-        self.place.do(lambda: change(flat))
+        flat = self.values.view(-1)
+        self._do(lambda: change(flat))
+
+    def _do(self, run: Callable[[], Any]) -> None:
+        with torch.inference_mode():  # in which tensors of either kind may be read and written to
+            self.place.do(run)
 
     def finish(self, change: _Change | None = None) -> None:
         """Change the values that a call has written, and copy them to the tensor."""
-        flat, own, is_direct = self.flat, self._own, self.is_direct
+        values, own, is_direct = self.values, self._own, self.is_direct
 
         def run() -> None:
             if change is not None:
-                change(flat)
+                change(values.view(-1))
             if not is_direct:
-                own.copy_(flat.view(own.shape))
+                own.copy_(values)
 
-        if change is not None or not is_direct:
+        with torch.inference_mode():
             self.place.do_after(run)
 
 
@@ -115,7 +126,8 @@ class Blocks:
         self.flat = self.place.empty(sum(self.counts), dtype or own[0].dtype)
         if reads:
             pieces = self._pieces()
-            self.place.do(lambda: [piece.copy_(one) for piece, one in zip(pieces, own, strict=True)])
+            with torch.inference_mode():
+                self.place.do(lambda: [piece.copy_(one) for piece, one in zip(pieces, own, strict=True)])
 
     def spec(self) -> list[Any]:
         """What MPI sends or receives: blocks, one for each rank."""
@@ -136,12 +148,23 @@ class Blocks:
     def change(self, change: _Change) -> None:
         """Change the values, of a copy, before the call."""
         flat = self.flat
-        self.place.do(lambda: change(flat))
+        with torch.inference_mode():
+            self.place.do(lambda: change(flat))
 
-    def finish(self) -> None:
+    @property
+    def is_direct(self) -> bool:
+        """Whether they stay where they are."""
+        return not self._joined
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return sum(self.counts) * self.flat.element_size()
+
+    def finish(self, change: None = None) -> None:
         """Copy the values that a call has written to the tensors."""
-        if self._joined:
-            pieces, own = self._pieces(), self._own
+        pieces, own = self._pieces(), self._own
+        with torch.inference_mode():
             self.place.do_after(lambda: [one.copy_(piece) for piece, one in zip(pieces, own, strict=True)])
 
     def _pieces(self) -> list[torch.Tensor]:
@@ -172,6 +195,8 @@ def _checked(tensor: torch.Tensor, writes: bool) -> torch.Tensor:
     """A tensor without its graph: TypeError if it is not dense, ValueError if it cannot be written."""
     if tensor.layout != torch.strided:
         raise TypeError(f"a tensor has the layout {tensor.layout}, and dense ones are needed here")
+    if tensor.is_contiguous():
+        return tensor.detach()
     folded = any(n > 1 and not stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     if writes and folded and tensor.numel():
         raise ValueError(
@@ -212,5 +237,7 @@ def _spans(tensor: torch.Tensor) -> list[tuple[int, int]]:
     if not tensor.numel():
         return []
     first = tensor.data_ptr()
+    if tensor.is_contiguous():
+        return [(first, first + tensor.nbytes)]
     extent = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return [(first, first + (extent + 1) * tensor.element_size())]

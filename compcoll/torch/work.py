@@ -226,15 +226,12 @@ class Operation:
         problem: BaseException | None = None
         try:
             started.settle(_DESCRIBE_SECONDS)
-            with torch.inference_mode():  # in which tensors of either kind may be written to
-                for part, (_, status) in zip(self.parts, started.calls, strict=True):
-                    if part.finish is not None:
-                        part.finish(status)
+            for part, (_, status) in zip(self.parts, started.calls, strict=True):
+                if part.finish is not None:
+                    part.finish(status)
             if self.after is not None:
                 self.after()
-            for part, note in zip(self.parts, started.notes(), strict=True):
-                if part.op != "Recv":  # the sender has counted it
-                    self.core.stats.count(part.op, part.nbytes, note)
+            self.core.stats.count([(part.op, part.nbytes) for part in self.parts], started.notes())
         except errors.MismatchError as error:
             problem = MismatchError(
                 "the ranks of the group have called different operations, or with different sizes, types or "
