@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Lock, Thread
+from threading import Lock, RLock, Thread
 from typing import Any
 
 import torch
@@ -49,20 +49,25 @@ class Future(torch.futures.Future):
 
     def __init__(self, result: Sequence[torch.Tensor]):
         super().__init__(devices=future_devices(result))
+        # Held while it is completed without a thread of its own: no callback comes meanwhile.
+        self._own = RLock()
 
     def then(self, callback):
-        self.calls_python = True
-        return super().then(callback)
+        with self._own:
+            self.calls_python = True
+            return super().then(callback)
 
     def add_done_callback(self, callback) -> None:
-        self.calls_python = True
-        super().add_done_callback(callback)
+        with self._own:
+            self.calls_python = True
+            super().add_done_callback(callback)
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Complete it; callbacks in Python may wait for operations, so they get a thread of their own."""
-        if not self.calls_python:
-            self._complete(result, error)
-            return
+        with self._own:
+            if not self.calls_python:
+                self._complete(result, error)
+                return
         thread = Thread(target=self._complete, args=(result, error), name="compcoll-future", daemon=True)
         with _lock:
             thread.start()

@@ -403,8 +403,16 @@ class CombinedWork(dist.Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future:
-        every = torch.futures.collect_all([work.get_future() for work in self._works])
-        return every.then(lambda futures: [tensor for one in futures.value() for tensor in one.value()])
+        made = Future(self.result())
+
+        def complete(futures: Any) -> None:
+            try:
+                made.complete([tensor for one in futures.value() for tensor in one.value()], None)
+            except BaseException as error:
+                made.complete(None, error)
+
+        torch.futures.collect_all([work.get_future() for work in self._works]).then(complete)
+        return made
 
     getFuture = get_future
 
