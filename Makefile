@@ -163,7 +163,7 @@ gpu-check: $(VENV)/.test $(VENV)/.$(CUPY)  ## Check and time everything that nee
 
 clean:  ## Remove what was built, and $(VENV)
 	rm -rf build carry docs/_build fuzz/build dist out *.egg-info $(VENV) $(NEWEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f csrc/layer/operations.h compcoll/core/_cpu.cpp compcoll/core/_gpu.cpp compcoll/core/_calls.c compcoll/engine/_engine.cpp compcoll/_n*.so compcoll/*/_*.so
+	rm -f csrc/layer/operations.h compcoll/core/_cpu.cpp compcoll/core/_gpu.cpp compcoll/engine/_engine.cpp compcoll/_n*.so compcoll/*/_*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.venv:

@@ -188,18 +188,6 @@ names = Extension(
 )
 
 
-def method_part(name):
-    """An extension of what is in the way of each message."""
-    return Extension(
-        name,
-        sources=[f"{name.replace('.', '/')}.pyx"],
-        include_dirs=[np.get_include()],
-        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=[GLUE, "-g0", "-Wall"],
-        depends=["setup.py"],
-    )
-
-
 def binding(name):
     """An extension that binds the shared object."""
     return Extension(
@@ -225,6 +213,6 @@ def description():
 setup(
     long_description=description(),
     long_description_content_type="text/markdown",
-    ext_modules=[native, names, *cythonize([*map(binding, BINDINGS), method_part("compcoll.core._calls")])],
+    ext_modules=[native, names, *cythonize(list(map(binding, BINDINGS)))],
     cmdclass={"build_ext": Build, "editable_wheel": EditableWheel},
 )

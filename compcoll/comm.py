@@ -463,7 +463,7 @@ def _unpickled(name: str, settings: Settings) -> Comm:
         )
     for number in filter(None, (_engine.number_of(plain), *_engine.duplicates_of(plain))):
         if Marked.of(number).settings == settings:
-            handle, *_ = _engine.place_of(number)
+            handle, _ = _engine.place_of(number)
             return _of_handle(handle, plain)
     raise pickle.UnpicklingError(f"{name} was pickled as a compcoll.Comm, which this process has not made")
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from mpi4py import MPI
 
-from compcoll.core._calls import CallTags
 from compcoll.devices.aware import reported
 from compcoll.engine import _engine
 from compcoll.engine.group import RankFacts, facts_of, find_machine, find_neighbours
@@ -100,7 +99,7 @@ class Marked:
     @cached_property
     def comm(self) -> MPI.Intracomm:
         """The communicator, of mpi4py's own class."""
-        handle, *_ = _engine.place_of(self.number)
+        handle, _ = _engine.place_of(self.number)
         return MPI.Intracomm(MPI.Comm.fromhandle(handle))
 
     @property
@@ -126,24 +125,18 @@ class Marked:
         return least, self.strict, self.policy.names_communicators, self.facts.multithreaded, devices
 
     def renew(self, policies: Sequence[Policy]) -> None:
-        """Have calls from now on come under other policies; local, as all ranks do so before the same call."""
+        """Have calls from now on come under other policies; local: all ranks do so before the same call."""
         self.policies, self.policy = policies, policies[0]
         self.settings = (self.policy, *self.settings[1:])
         _engine.renew(self.comm, self.limits)
 
-    # -- as `compcoll.engine.call.prepare` has a group
+    # -- what schedules need
 
     @cached_property
-    def private_handle(self) -> int:
-        """The handle of the communicator that carries frames."""
-        _, frames, _ = _engine.place_of(self.number)
-        return int(frames)
-
-    @cached_property
-    def tags(self) -> CallTags:
-        """As many tags as a call has."""
-        *_, n = _engine.place_of(self.number)
-        return CallTags(0, n, 1)
+    def n_tags(self) -> int:
+        """How many tags a call has."""
+        _, n = _engine.place_of(self.number)
+        return int(n)
 
     @cached_property
     def neighbours(self) -> _engine.Neighbours | None:

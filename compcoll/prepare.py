@@ -89,7 +89,6 @@ def _call_of(operation: Operation, rank: int, description: Any, element: np.dtyp
         operation.name,
         dtypes.real_dtype(element),
         description.nbytes,
-        False,
         send,
         recv,
         description.root,
@@ -226,7 +225,7 @@ def _prepare_pairs(marked: Marked, operation: Operation, description: Any) -> No
             for i in sent
             if i != marked.rank or not operation.send.many
         }
-        call = Call(operation.name, dtype, nbytes, False, send, recv, description.root, shapes=shapes)
+        call = Call(operation.name, dtype, nbytes, send, recv, description.root, shapes=shapes)
         prepared = prepare_call(
             marked, call, decision, marked.owner_exact, marked.device_buffers, gpus=_gpus_of(description)
         )

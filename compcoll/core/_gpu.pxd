@@ -41,11 +41,6 @@ cdef extern from "engine/alone.h" namespace "compcoll::engine" nogil:
     cdef cppclass CGpu "compcoll::engine::Gpu":
         int number
         void add_kernel(const string&, void*)
-        void wait_for(void*, void*)
-    cdef cppclass CWithin "compcoll::engine::Within":
-        CWithin()
-        void enter(CGpu&)
-        void leave()
     cdef cppclass CMarks "compcoll::engine::Marks":
         CMarks() except +
         cbool record(CGpu*, CDeviceFault*)

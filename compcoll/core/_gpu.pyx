@@ -13,7 +13,7 @@ from libcpp.vector cimport vector
 
 from compcoll.core._gpu cimport (
     c_adders, c_converters, c_decoders, c_encoders, c_gpu_of, c_largest, c_set_find_stream, CAlone, CAttempt,
-    CCoding, CFrame, CGpu, CWithin, Error, gpu_by_number, has_driver_, KernelName, use_level,
+    CCoding, CFrame, CGpu, Error, gpu_by_number, has_driver_, KernelName, use_level,
 )
 
 cdef extern from "sched.h" nogil:
@@ -47,17 +47,6 @@ def add_kernels(int gpu, dict functions):
         own = gpu_by_number(gpu)
     for name, function in functions.items():
         own.add_kernel(name.encode(), <void*><uintptr_t>function)
-
-
-def stream_wait(int gpu, uint64_t stream, uint64_t event):
-    """Have a stream come after an event, by CUDA's handles."""
-    cdef CGpu* own
-    cdef CWithin within
-    with nogil:
-        own = gpu_by_number(gpu)
-        within.enter(own[0])
-        own.wait_for(<void*><uintptr_t>event, <void*><uintptr_t>stream)
-        within.leave()
 
 
 _find_stream = None

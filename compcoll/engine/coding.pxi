@@ -115,11 +115,6 @@ cdef class Outcome:
         return None if isnan(self.stats.bound) else self.stats.bound
 
     @property
-    def encoded_bound(self):
-        """The same of the frames encoded."""
-        return None if isnan(self.stats.encoded) else self.stats.encoded
-
-    @property
     def codecs(self):
         """Frames encoded, by the codec that they name."""
         cdef size_t i

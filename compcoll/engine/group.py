@@ -10,18 +10,14 @@ from typing import Any
 
 from mpi4py import MPI
 
-from compcoll.core._calls import CallTags
 from compcoll.core.exchange import bcast_object
 from compcoll.devices import cuda
 from compcoll.engine import _engine
 from compcoll.engine.measure import estimate_link
-from compcoll.engine.start import start_engine
 from compcoll.model.profile import UNKNOWN, MachineProfile, load
-from compcoll.model.trials import Advisor
 
 __all__ = [
     "Facts",
-    "Group",
     "RankFacts",
     "complete",
     "facts_of",
@@ -33,10 +29,6 @@ __all__ = [
 
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
-#: Calls that may be under way at once: the most, as far as each then has so many tags, and the fewest.
-_MOST, _TAGS, _FEWEST = 1024, 1 << 14, 64
-#: Tags of messages about calls that do not match.
-_AGREEMENT_TAGS = 256
 
 
 @cache
@@ -91,72 +83,6 @@ class Facts:
     def n_nodes(self) -> int:
         """How many nodes there are."""
         return len(set(self.nodes)) or 1
-
-
-class Group:
-    """The ranks of a communicator, and what the engine needs to run schedules on them; collective.
-
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    facts : Facts
-    workers : int
-        Threads of this rank that encode and decode.
-    key : int
-        Of 64 bits, the same on all ranks; no other group of any of them has it.
-
-    Attributes
-    ----------
-    comm : MPI.Intracomm
-        As mpi4py knows it.
-    rank, size : int
-    private_comm : MPI.Intracomm
-        A duplicate that carries frames, so that no tag ever meets a user's. It is made with the group, since
-        no call that comes later has to wait for all ranks; a single rank, which sends nothing, needs none.
-    private_handle : int
-    neighbours : Neighbours or None
-        Ranks that share memory with this one.
-    facts : Facts
-    tags : CallTags
-        Of the calls that all ranks make in the same order.
-    pairwise_tags : CallTags
-        Of calls in which pairs of ranks decide, which not all ranks count: always the same.
-    agreement_tags : range
-        For messages about calls that do not match.
-    advisor : Advisor or None
-        Predictions of the model, where a policy asks for them.
-    """
-
-    def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int, key: int = 0):
-        self.facts = facts
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.advisor: Advisor = None  # type: ignore[assignment]
-        most = max(_FEWEST, min(_MOST, largest_tag() // _TAGS))
-        n = (largest_tag() - _AGREEMENT_TAGS) // (most + 1)
-        self.tags, self.pairwise_tags = CallTags(0, n, most), CallTags(most * n, n, 1)
-        self.agreement_tags = range((most + 1) * n, largest_tag() + 1)[:_AGREEMENT_TAGS]
-        self.comm = MPI.Intracomm(comm)
-        self.private_comm = self.comm.Dup() if self.size > 1 else self.comm
-        self.private_handle = _engine.handle(self.private_comm)
-        self.neighbours = find_neighbours(facts, self.rank, key)
-        start_engine(workers if self.size > 1 else None, facts.sharing)
-
-    def next_tags(self) -> tuple[int, int]:
-        """First tag and number of tags of the next call, once the last one that had them has ended here."""
-        return self.tags.next(), self.tags.n
-
-    def prepare_advisor(self) -> None:
-        """Have the model ready; collective."""
-        if self.advisor is None:
-            machine = find_machine(self.comm, self.facts)
-            machine = replace(machine, sharing=max(machine.sharing, self.facts.sharing))
-            self.advisor = Advisor(self.comm, machine, self.facts.ranks_per_node, self.facts.workers)
-
-    def free(self) -> None:
-        """Free the private communicator, once nothing is under way; collective."""
-        self.tags.join()
-        if self.size > 1 and self.private_comm != MPI.COMM_NULL:
-            self.private_comm.Free()
 
 
 def find_neighbours(facts: Facts, rank: int, key: int) -> _engine.Neighbours | None:

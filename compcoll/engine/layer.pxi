@@ -110,10 +110,7 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
     cdef cppclass CLast "compcoll::layer::Last":
         OutcomeRef get(int*)
         void note_objects()
-    cdef cppclass CPrivate "compcoll::layer::PrivateComm":
-        Word handle()
     cdef cppclass CCallTags "compcoll::layer::CallTags":
-        int pairwise()
         int n()
     cdef cppclass CComm "compcoll::layer::Comm":
         Word handle
@@ -122,13 +119,11 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
         uint64_t number()
         CLast last
         Counter accelerated
-        shared_ptr[CPrivate] frames
         CCallTags tags
         Settings settings
         shared_ptr[CNotices] notices
         cbool broken()
         string why_broken()
-        void fail(const string&)
         void forget()
         void leave_all()
         void renew(const Settings&)
@@ -216,7 +211,6 @@ cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
     void set_root_is_read_only(cbool)
     void c_set_phase "compcoll::layer::set_phase"(int)
     CEngine& the_engine()
-    cbool has_engine()
     const CLibrary& engine_library()
 
 cdef extern from "layer/streams.h" namespace "compcoll::layer" nogil:
@@ -650,12 +644,11 @@ def set_side(uint64_t number, side):
 
 
 def place_of(uint64_t number):
-    """The handles of a communicator, and of that of its frames, and how many tags its calls have."""
+    """The handle of a communicator, and how many tags its calls have."""
     cdef shared_ptr[CComm] comm = find_by(number)
     if comm.get() == NULL:
         raise ValueError(f"there is no communicator {number}")
-    frames = comm.get().frames.get().handle() if comm.get().frames.get() != NULL else 0
-    return comm.get().handle, frames, comm.get().tags.n()
+    return comm.get().handle, comm.get().tags.n()
 
 
 def note_comm(comm):
@@ -671,11 +664,6 @@ def drop_comm(comm, _address_of=MPI._addressof):
 def forget_calls():
     """Have all calls decided on anew, since more is known."""
     c_forget_calls()
-
-
-def fail(comm, str why):
-    """Put a marked communicator into an error state."""
-    marked(comm).fail(why.encode())
 
 
 def why_broken(comm) -> str:
@@ -882,11 +870,6 @@ FAULTS = {
 def error_class(str name) -> int:
     """MPI's error class of a kind of errors."""
     return class_of(<Fault><int>FAULTS[name])
-
-
-def error_code(str name, str text) -> int:
-    """A code of an error class of ours."""
-    return code_of_fault(<Fault><int>FAULTS[name], text.encode())
 
 
 cdef int code_from(problem):

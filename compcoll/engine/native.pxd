@@ -9,9 +9,6 @@ from libcpp.vector cimport vector
 from compcoll.core._cpu cimport CSchedule
 from compcoll.core._gpu cimport CCoding, CGpu, CMarks, Error
 
-ctypedef CGpu* GpuRef
-ctypedef void* Handle
-
 cdef extern from "engine/layout.h" namespace "compcoll::engine" nogil:
     cdef cppclass CLayout "const compcoll::engine::Layout":
         int32_t kind
@@ -56,16 +53,10 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         void* context
         void (*arrived)(void*, uint8_t*, uint64_t) noexcept nogil
     cdef cppclass CTask "compcoll::engine::Task":
-        cbool done()
-        cbool step()
+        pass
     cdef cppclass CRun "compcoll::engine::Run" (CTask):
         const Error& error()
-        void fail(const Error&)
         const Stats& stats()
-        vector[pair[GpuRef, Handle]] ends()
-        void order(const vector[pair[GpuRef, Handle]]&)
-    cdef cppclass CLaunch "compcoll::engine::Launch" (CTask):
-        CLaunch(shared_ptr[CRun]) except +
     CRecvHook the_recv_hook "compcoll::engine::Run::recv_hook"
 
     cdef cppclass CPlace "compcoll::engine::Place":
@@ -80,23 +71,10 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     cdef cppclass CLibrary "compcoll::engine::Library":
         pass
     unique_ptr[Wire] make_wire(const CLibrary&, uint64_t)
-    unique_ptr[Wire] make_node_wire(unique_ptr[Wire], shared_ptr[CNeighbours])
-    unique_ptr[CTask] make_request(const CLibrary&, void*, void*, uint64_t)
-    int error_of(const CTask&)
 
     cdef enum CEnd "compcoll::engine::End":
         pass
-    cdef cppclass CFinished "compcoll::engine::PendingTask::Finished":
-        pass
-    cdef cppclass CCompletion "compcoll::engine::Completion":
-        CCompletion() except +
-    cdef cppclass CPendingTask "compcoll::engine::PendingTask":
-        cbool ended()
-        CEnd end()
-    cdef cppclass CTaskGroup "compcoll::engine::TaskGroup" (CTask):
-        CTaskGroup(vector[shared_ptr[CTask]]) except +
     cdef cppclass CProgress "compcoll::engine::Progress":
-        cbool step_alone()
         void crowd()
     cdef cppclass CEngine "compcoll::engine::Engine":
         void set_workers(int) except +
@@ -104,10 +82,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
             shared_ptr[CSchedule], const CCoding&, const CCoding&, vector[CPlace], unique_ptr[Wire], CTags,
             shared_ptr[CMarks], cbool, shared_ptr[CBases]
         ) except +
-        CEnd wait(const vector[shared_ptr[CTask]]&, const vector[shared_ptr[CTask]]&, double,
-                  cbool (*)() noexcept nogil)
-        shared_ptr[CPendingTask] leave(shared_ptr[CTask], CFinished, shared_ptr[CCompletion]) except +
-        CEnd join(CPendingTask&, double, cbool (*)() noexcept nogil)
+        CEnd wait(const vector[shared_ptr[CTask]]&, double, cbool (*)() noexcept nogil)
         CPool& pool()
         CProgress& progress()
         size_t workers()
@@ -116,10 +91,6 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
 
 cdef extern from * nogil:
     """
-    using Finished = compcoll::engine::PendingTask::Finished;
-    static inline Finished finished_by(void (*call)(void*, int), void* context) {
-      return [call, context](compcoll::engine::End end) { call(context, int(end)); };
-    }
     static void with_thread_state(const std::function<void()>& loop) {
       PyGILState_STATE state = PyGILState_Ensure();
       PyThreadState* thread = PyEval_SaveThread();
@@ -127,11 +98,4 @@ cdef extern from * nogil:
       PyEval_RestoreThread(thread);
       PyGILState_Release(state);
     }
-    static inline compcoll::engine::Error of_callback() {
-      compcoll::engine::Error error;
-      error.problem = compcoll::engine::Problem::CALLBACK;
-      return error;
-    }
     """
-    CFinished finished_by(void (*)(void*, int) noexcept nogil, void*)
-    Error of_callback()

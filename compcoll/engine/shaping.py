@@ -22,8 +22,7 @@ __all__ = ["inner_of_message", "inner_shape", "inner_shapes"]
 def inner_shapes(call: Any, decision: Decision, chunk: int) -> tuple[tuple[int, ...], ...]:
     """For each block of a call the last dimensions of the shape that it is cut in; nothing if none has one.
 
-    Only what is sent has a shape, but in reductions, where all ranks cut all blocks alike. What a device
-    codes are values in a row, though they may be a chunk of such a block.
+    Only what is sent has a shape, but in reductions, where all ranks cut all blocks alike.
 
     Parameters
     ----------
@@ -33,7 +32,7 @@ def inner_shapes(call: Any, decision: Decision, chunk: int) -> tuple[tuple[int, 
         Elements of a chunk.
     """
     everywhere = call.op in REDUCTIONS
-    if decision.shape == FLAT or not (everywhere or (call.shapes and not call.gpus)):
+    if decision.shape == FLAT or not (everywhere or call.shapes):
         return ()
     assert decision.codec is not None
     found: list[tuple[int, ...]] = []

@@ -51,18 +51,6 @@ cdef cbool signalled() noexcept with gil:
     return False
 
 
-def check_signals():
-    """The same in a wait that Python carries out.
-
-    Raises
-    ------
-    BaseException
-        Raised by a handler, where another one had raised before.
-    """
-    if signalled():
-        raise_ending()
-
-
 def raise_ending():
     """Raise the exception that ended a wait."""
     global raised, ended_by

@@ -345,12 +345,8 @@ std::vector<void*> current_streams(int gpu) {
   return streams;
 }
 
-Marks::~Marks() { clear(); }
-
-void Marks::clear() {
+Marks::~Marks() {
   for (auto [gpu, event] : events_) gpu->put_event(event);
-  events_.clear();
-  others_.clear();
 }
 
 bool Marks::record(Gpu* gpu, DeviceFault* fault, const std::vector<void*>& more) {
@@ -379,8 +375,7 @@ bool Marks::record(Gpu* gpu, DeviceFault* fault, const std::vector<void*>& more)
 }
 
 void Marks::precede(Gpu* gpu, void* stream) const {
-  for (const auto* some : {&events_, &others_})
-    for (auto [from, event] : *some) gpu->wait_for(event, stream);
+  for (auto [from, event] : events_) gpu->wait_for(event, stream);
 }
 
 }  // namespace engine

@@ -229,15 +229,11 @@ class Marks {
   // Behind the current streams of the caller, and more; false where one of them is being captured, or the
   // GPU has failed.
   bool record(Gpu* gpu, DeviceFault* fault, const std::vector<void*>& more = {});
-  // Events of somebody else, who keeps them.
-  void add(Gpu* gpu, void* event) { others_.emplace_back(gpu, event); }
   // Has a stream of this or another GPU come after all of them.
   void precede(Gpu* gpu, void* stream) const;
-  // Replaces what was recorded.
-  void clear();
 
  private:
-  std::vector<std::pair<Gpu*, void*>> events_, others_;
+  std::vector<std::pair<Gpu*, void*>> events_;
 };
 
 // Adds the current stream of a library that this is not told by the driver; CuPy's needs Python.

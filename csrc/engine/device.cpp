@@ -47,11 +47,11 @@ DeviceWork::Lane* DeviceWork::lane(Gpu* gpu, bool out) {
 }
 
 // The machine, or all of the launch, goes on behind what is in the stream so far.
-void DeviceWork::await(Lane* lane, Machine* machine, Launch* launch, bool last) {
+void DeviceWork::await(Lane* lane, Machine* machine, Launch* launch) {
   Gpu& gpu = *lane->gpu;
   void* event = gpu.take_event();
   gpu.record(event, lane->stream);
-  lane->waiting.push_back({event, machine, launch, last});
+  lane->waiting.push_back({event, machine, launch});
 }
 
 bool DeviceWork::poll() {
@@ -76,21 +76,6 @@ bool DeviceWork::poll() {
     }
   }
   return moved;
-}
-
-bool DeviceWork::is_last() const {
-  if (!begun_.empty() || !pending_.empty()) return false;
-  for (const auto& lane : lanes_)
-    for (const Waiting& one : lane->waiting)
-      if (!one.last) return false;
-  return true;
-}
-
-std::vector<std::pair<Gpu*, void*>> DeviceWork::ends() const {
-  std::vector<std::pair<Gpu*, void*>> events;
-  for (const auto& lane : lanes_)
-    if (!lane->waiting.empty()) events.emplace_back(lane->gpu, lane->waiting.back().event);
-  return events;
 }
 
 bool DeviceWork::step(std::vector<DeviceDone>* done) {

@@ -44,16 +44,11 @@ class DeviceWork {
   DeviceWork(const DeviceWork&) = delete;
 
   bool direct() const { return direct_; }
-  Marks& marks() { return *marks_; }
   void begin(const DeviceOp& op) { begun_.push_back(op); }
   // Starts what has begun, and takes what has ended; whether anything moved.
   bool step(std::vector<DeviceDone>* done);
   // Operations under way.
   size_t under_way() const { return begun_.size() + all_.size() - idle_.size(); }
-  // Whether nothing is started behind any operation under way.
-  bool is_last() const;
-  // Events behind those.
-  std::vector<std::pair<Gpu*, void*>> ends() const;
 
  private:
   enum class Verb { ENCODE, DECODE, DECODE_ADD, SUM, CONVERT, FIND_LARGEST, GATHER };
@@ -108,7 +103,6 @@ class DeviceWork {
     void* event;
     Machine* machine;  // or all of the launch
     Launch* launch;
-    bool last;
   };
   // A stream, and what waits for its events in their order.
   struct Lane {
@@ -119,7 +113,7 @@ class DeviceWork {
   };
 
   Lane* lane(Gpu* gpu, bool out);
-  void await(Lane* lane, Machine* machine, Launch* launch, bool last = false);
+  void await(Lane* lane, Machine* machine, Launch* launch);
   bool poll();
 
   static const Plan* plan(Gpu* gpu, Verb verb, uint64_t codec, uint32_t dtype, uint32_t ndim = 1,

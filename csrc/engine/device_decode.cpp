@@ -100,7 +100,7 @@ void DeviceWork::decode_group(const std::vector<Machine*>& group) {
   launch_kernels(launch, own, 0, n, sums_up);
   if (finds) launch_kernels(launch, *plan(first_op.gpu, Verb::FIND_LARGEST, 0, dtype), n, n);
   fetch_results(launch);
-  await(launch->lane, nullptr, launch, true);
+  await(launch->lane, nullptr, launch);
 }
 
 void DeviceWork::look_at_values(Machine* machine) {
@@ -132,7 +132,7 @@ void DeviceWork::copy(Machine* machine) {
     machine->state = State::UP;
     if (op.block.n)
       op.into_gpu->on_device(address_of(op.into), address_of(op.block), op.block.nbytes(), in->stream);
-    return await(in, machine, nullptr, true);
+    return await(in, machine, nullptr);
   }
   machine->plan = plan(op.gpu, Verb::CONVERT, op.block.dtype, op.into.dtype);
   const bool narrows = op.into.nbytes() < op.block.nbytes();
@@ -158,7 +158,7 @@ void DeviceWork::convert_group(const std::vector<Machine*>& group) {
   launch_kernels(launch, own, 0, n);
   if (narrows) launch_kernels(launch, *plan(op.gpu, Verb::FIND_LARGEST, 0, op.into.dtype), n, n);
   fetch_results(launch);
-  await(launch->lane, nullptr, launch, true);
+  await(launch->lane, nullptr, launch);
 }
 
 // Two frames are added where they are; on the host where the codec has no kernels for that.

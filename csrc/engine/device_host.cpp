@@ -64,7 +64,7 @@ void DeviceWork::on_host(Machine* machine) {
   Lane* in = lane(up, false);
   up->to_device(address_of(target), from, target.nbytes(), in->stream);
   machine->state = State::UP;
-  await(in, machine, nullptr, true);
+  await(in, machine, nullptr);
 }
 
 Error DeviceWork::encode_on_host(Machine* machine) {

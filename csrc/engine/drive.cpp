@@ -63,19 +63,18 @@ double Backoff::pause() {
   return std::max(std::min(waited * part, limit_of_part), std::min(waited * late_part, limit_of_late_part));
 }
 
-End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit,
-          double stall_seconds, Progress& progress, const std::function<bool()>& interrupted) {
+End drive(const std::vector<Task*>& tasks, double limit, double stall_seconds, Progress& progress,
+          const std::function<bool()>& interrupted) {
   auto is_long = [](Task* task) { return task->is_long(); };
   Backoff backoff(stall_seconds, progress.spinning(std::any_of(tasks.begin(), tasks.end(), is_long)));
   Ending ending(limit, interrupted);
   double began = 0;
   while (!all_done(tasks)) {
     bool moved = false;
-    for (auto* some : {&tasks, &others})
-      for (Task* task : *some) {
-        if (task->broken()) return End::BROKEN;
-        moved |= task->step();
-      }
+    for (Task* task : tasks) {
+      if (task->broken()) return End::BROKEN;
+      moved |= task->step();
+    }
     if (moved || progress.step_alone()) {
       if (began) tasks[0]->waited(now() - began);
       began = 0;

@@ -130,10 +130,10 @@ class Progress {
 };
 
 // Moves tasks on until all are done, nothing has moved for `stall_seconds`, or `limit` seconds have passed;
-// `others` as well, and what was left, where that has no thread of its own. Asks `interrupted` every so often
-// while it waits.
-End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit,
-          double stall_seconds, Progress& progress, const std::function<bool()>& interrupted);
+// what was left as well, where that has no thread of its own. Asks `interrupted` every so often while it
+// waits.
+End drive(const std::vector<Task*>& tasks, double limit, double stall_seconds, Progress& progress,
+          const std::function<bool()>& interrupted);
 
 }  // namespace engine
 }  // namespace compcoll

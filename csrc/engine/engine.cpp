@@ -35,10 +35,9 @@ std::shared_ptr<Run> Engine::begin(std::shared_ptr<const Schedule> schedule, con
   return run;
 }
 
-End Engine::wait(const std::vector<std::shared_ptr<Task>>& tasks,
-                 const std::vector<std::shared_ptr<Task>>& others, double limit,
+End Engine::wait(const std::vector<std::shared_ptr<Task>>& tasks, double limit,
                  const std::function<bool()>& interrupted) {
-  End end = drive(pointers(tasks), pointers(others), limit, stall_seconds_, progress_, interrupted);
+  End end = drive(pointers(tasks), limit, stall_seconds_, progress_, interrupted);
   if (end == End::LATER) return end;
   for (const auto& task : tasks) forget(task);
   return end;
@@ -61,8 +60,6 @@ End Engine::join(PendingTask& pending, double limit, const std::function<bool()>
 
 void Engine::forget(const std::shared_ptr<Task>& task) {
   if (auto run = std::dynamic_pointer_cast<Run>(task); run && workers_) workers_->remove(run);
-  if (auto launch = std::dynamic_pointer_cast<Launch>(task); launch && launch->run()->done())
-    forget(launch->run());
   if (auto group = std::dynamic_pointer_cast<TaskGroup>(task))
     for (const auto& part : group->parts()) forget(part);
 }

@@ -39,9 +39,9 @@ class Engine {
                              const Coding& inside, std::vector<Place> buffers, std::unique_ptr<Wire> wire,
                              Tags tags, std::shared_ptr<Marks> marks = nullptr, bool direct = false,
                              std::shared_ptr<Bases> bases = nullptr);
-  // Moves tasks on to their ends, for `limit` seconds at most, and others beside them.
-  End wait(const std::vector<std::shared_ptr<Task>>& tasks, const std::vector<std::shared_ptr<Task>>& others,
-           double limit, const std::function<bool()>& interrupted);
+  // Moves tasks on to their ends, for `limit` seconds at most.
+  End wait(const std::vector<std::shared_ptr<Task>>& tasks, double limit,
+           const std::function<bool()>& interrupted);
   // Leaves that to the progress thread; `finished` is called at the end. It may be a part of a completion.
   std::shared_ptr<PendingTask> leave(std::shared_ptr<Task> task, PendingTask::Finished finished,
                                      std::shared_ptr<Completion> completion = nullptr);

@@ -63,18 +63,11 @@ class Run : public Task {
   void waited(double seconds) override { stats_.wait_seconds += seconds; }
   // Does one operation that is ready, in a worker's thread; false where none is.
   bool work();
-  // Whether all that is left was given to the device, and nothing is started behind that.
-  bool launched() { return launched_ || done(); }
   bool is_on_device() const override { return is_on_device_; }
-  // Events behind what the device does still, of one that is launched.
-  std::vector<std::pair<Gpu*, void*>> ends();
-  // Has all work on GPUs come after these events, in place of its marks; before the first step.
-  void order(const std::vector<std::pair<Gpu*, void*>>& events);
 
   // Of a run that is done.
   const Error& error() const { return error_; }
   const Stats& stats() const { return stats_; }
-  uint64_t messages_under_way() const { return wire_->under_way(); }
   void fail(const Error& error);
 
   static RecvHook recv_hook;
@@ -160,24 +153,6 @@ class Run : public Task {
   std::atomic<bool> is_on_device_{false};
   double last_poll_ = 0;
   bool broken_ = false;  // MPI has failed in a way that says nothing about single messages
-  std::atomic<bool> launched_{false};
-};
-
-// A run up to where it is launched.
-class Launch : public Task {
- public:
-  explicit Launch(std::shared_ptr<Run> run) : run_(std::move(run)) {}
-  bool step() override { return run_->step(); }
-  bool done() override { return run_->launched(); }
-  bool broken() const override { return run_->broken(); }
-  bool is_long() const override { return run_->is_long(); }
-  bool is_on_device() const override { return run_->is_on_device(); }
-  void rest(double seconds) override { run_->rest(seconds); }
-  void waited(double seconds) override { run_->waited(seconds); }
-  const std::shared_ptr<Run>& run() const { return run_; }
-
- private:
-  const std::shared_ptr<Run> run_;
 };
 
 }  // namespace engine

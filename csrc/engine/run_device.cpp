@@ -33,19 +33,7 @@ bool Run::step_device(Ready& ready, bool polls) {
   std::lock_guard<std::mutex> lock(mutex_);
   (encodes ? stats_.encode_seconds : stats_.decode_seconds) += moved ? seconds : 0;
   is_on_device_ = device_->under_way() > 0;
-  launched_ = device_->is_last() && remaining_ == device_->under_way();
   return moved;
-}
-
-std::vector<std::pair<Gpu*, void*>> Run::ends() {
-  std::lock_guard<std::mutex> alone(stepping_);
-  return device_ ? device_->ends() : std::vector<std::pair<Gpu*, void*>>();
-}
-
-void Run::order(const std::vector<std::pair<Gpu*, void*>>& events) {
-  if (!device_) return;
-  device_->marks().clear();
-  for (auto [gpu, event] : events) device_->marks().add(gpu, event);
 }
 
 // Describes an operation for the device; false where it has nothing to do.

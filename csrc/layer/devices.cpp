@@ -172,7 +172,7 @@ int Copies::wait(bool alone) {
   Unlocked unlocked;
   const std::shared_ptr<engine::Task> self(std::shared_ptr<void>(), this);
   const engine::End end =
-      the_engine().wait({self}, {}, std::numeric_limits<double>::infinity(), never_interrupted);
+      the_engine().wait({self}, std::numeric_limits<double>::infinity(), never_interrupted);
   if (end != engine::End::DONE)
     code_ = code_of(TIMEOUT, "this rank's GPU has not come to the call: " + late_text());
   return code_;

@@ -39,7 +39,7 @@ int Pending::wait() {
   const Tasks all = tasks();
   {
     Unlocked unlocked;
-    note_end(the_engine().wait(all, {}, std::numeric_limits<double>::infinity(), never_interrupted));
+    note_end(the_engine().wait(all, std::numeric_limits<double>::infinity(), never_interrupted));
   }
   return settle();
 }

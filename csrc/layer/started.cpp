@@ -14,7 +14,8 @@ namespace {
 // What no two threads may move on at once.
 class Guarded : public engine::TaskGroup {
  public:
-  Guarded(Parts parts, std::shared_ptr<Check> check) : TaskGroup(std::move(parts)), check_(std::move(check)) {}
+  Guarded(Parts parts, std::shared_ptr<Check> check)
+      : TaskGroup(std::move(parts)), check_(std::move(check)) {}
   bool step() override {
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     return lock && TaskGroup::step();
@@ -72,7 +73,8 @@ void Started::add(Word* request, void* status, Comm* comm) {
     places_.push_back(notes_.size());
   } else {
     note.outcome = comm->last.get(&note.small);
-    if (handle != library().request_null) plain_.push_back(make_request(engine_library(), request, status, 0));
+    if (handle != library().request_null)
+      plain_.push_back(make_request(engine_library(), request, status, 0));
     if (has_record(handle)) recorded_.push_back(handle);
   }
   notes_.push_back(std::move(note));
@@ -104,7 +106,7 @@ engine::End Started::wait(double seconds, const std::function<bool()>& interrupt
     }
   }
   if (here) {
-    const engine::End how = the_engine().wait({here}, {}, seconds, interrupted);
+    const engine::End how = the_engine().wait({here}, seconds, interrupted);
     if (how == engine::End::TIMEOUT || how == engine::End::BROKEN) late_ = true;
     if (late_ || how == engine::End::DONE) end();
     return how;

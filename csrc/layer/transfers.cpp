@@ -557,7 +557,7 @@ void drain(Comm& comm, const void* status) {
   std::shared_ptr<engine::Task> run =
       the_engine().begin(cut.schedule(source, false, true), coding, coding, {engine::Place(nullptr)},
                          make_wire(engine_library(), comm.notices->frames->handle()), tags);
-  the_engine().wait({run}, {}, 1e18, [] { return false; });
+  the_engine().wait({run}, 1e18, [] { return false; });
 }
 
 }  // namespace layer

@@ -232,10 +232,8 @@ def test_a_link_that_the_profile_lacks_is_measured(comm, agree, tmp_path, monkey
     node = Link(1e-6, 5e9)
     if comm.rank == 0:
         profile.save(profile.UNKNOWN.with_links(network=None, node=node))
-    ours = group.Group(comm, group.Facts("network", 1, 0, True, nodes=tuple(range(comm.size))), 0)
-    ours.prepare_advisor()
-    machine = ours.advisor.machine
-    ours.free()
+    facts = group.Facts("network", 1, 0, True, nodes=tuple(range(comm.size)))
+    machine = group.find_machine(comm, facts)
     assert agree(machine.measured == ("network", "node"))
     assert agree(machine.node == node)
     assert agree(machine.network != profile.UNKNOWN.network)

@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+from collections import defaultdict
 from queue import Queue
 from threading import Thread
 
@@ -13,8 +14,7 @@ from mpi4py import MPI
 
 import compcoll
 from compcoll import Policy, Rule
-from compcoll.engine import _engine
-from compcoll.engine.start import start_engine
+from compcoll.codecs import Codec, registry
 
 N = 9001
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
@@ -291,18 +291,37 @@ def test_the_report_of_what_was_received(comm, agree):
     assert agree(bits(got) == bits(want))
 
 
-@threaded
-def test_the_progress_thread_keeps_its_state_of_python(comm, agree):
-    """Made anew for each callback, it would lose thread-local values, and leave memory behind."""
-    start_engine()
+class Counted(Codec):
+    """A codec of another package: what it decodes is counted by each thread for itself."""
+
+    name = "counted"
+    lossless = True
     local, calls = threading.local(), Queue()
 
-    def ended(end):
-        local.calls = getattr(local, "calls", 0) + 1
-        calls.put(local.calls)
+    def encode_payload(self, src, dst):
+        dst[: src.nbytes] = src.reshape(-1).view(np.uint8)
+        return src.nbytes, 0.0, (0, 0)
 
-    seen = []
-    for _ in range(5):
-        _engine.leave(_engine.Request(comm.Ibarrier()), ended)
-        seen.append(calls.get(timeout=30))
-    assert agree(seen[-1] == seen[0] + 4)
+    def decode_payload(self, info, payload, dst):
+        dst.reshape(-1).view(np.uint8)[:] = payload
+        self.local.calls = getattr(self.local, "calls", 0) + 1
+        self.calls.put((threading.get_ident(), self.local.calls))
+        return 0
+
+
+@threaded
+def test_the_progress_thread_keeps_its_state_of_python(comm, agree, monkeypatch):
+    """Made anew for each callback, it would lose thread-local values, and leave memory behind."""
+    monkeypatch.setitem(registry._known, "counted", Counted)
+    ours = compcoll.Comm(comm, "counted", min_nbytes=0)
+    mine, everything, seen = data(N, "f4", comm.rank), np.zeros(N * comm.size, "f4"), defaultdict(list)
+    for _ in range(8):
+        request = ours.Iallgather(mine, everything)
+        thread, count = Counted.calls.get(timeout=30)  # nobody waits for the request
+        seen[thread].append(count)
+        assert thread != threading.get_ident()
+        request.Wait()
+        while not Counted.calls.empty():
+            thread, count = Counted.calls.get()
+            seen[thread].append(count)
+    assert agree(all(counts == list(range(1, len(counts) + 1)) for counts in seen.values()))

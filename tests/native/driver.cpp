@@ -99,7 +99,7 @@ void all_at_once(World& world, const std::vector<Case>& cases, int rank, int wor
     for (size_t i = 0; i < parts.size(); i++) {
       // A third each is waited for by its driver, by somebody beside the progress thread, and by its end alone.
       End end;
-      if (!pending[i]) end = engine.wait({parts[i]->run}, {}, 1e9, never);
+      if (!pending[i]) end = engine.wait({parts[i]->run}, 1e9, never);
       else if (i % 2) end = engine.join(*pending[i], 60, never);
       else end = ends[i].get();
       std::string what = parts[i]->one.name + " on rank " + std::to_string(rank);
@@ -124,7 +124,7 @@ void damaged(const std::vector<Case>& cases) {
         engine::Engine engine(true, 60);
         engine.set_workers(int(rank) % 2);
         Part part(engine, world, one, int(rank), 0);
-        check(engine.wait({part.run}, {}, 1e9, never) == End::DONE, one.name + " ends with a damaged message");
+        check(engine.wait({part.run}, 1e9, never) == End::DONE, one.name + " ends with a damaged message");
         failed += bool(part.run->error());
       });
     for (auto& thread : threads) thread.join();
@@ -139,7 +139,7 @@ void alone(const Case& one) {
   impatient.set_workers(1);
   Part given_up(impatient, world, one, 0, 0);
   double start = engine::now();
-  check(impatient.wait({given_up.run}, {}, 1e9, never) == End::TIMEOUT, "a wait is given up");
+  check(impatient.wait({given_up.run}, 1e9, never) == End::TIMEOUT, "a wait is given up");
   check(engine::now() - start > 0.05, "but not too early");
   std::promise<End> ended;
   Part pending(impatient, world, one, 0, 1);
@@ -148,7 +148,7 @@ void alone(const Case& one) {
   engine::Engine patient(false, 60);
   Part broken_off(patient, world, one, 0, 2);
   int asked = 0;
-  check(patient.wait({broken_off.run}, {}, 1e9, [&] { return ++asked == 3; }) == End::INTERRUPTED, "a wait is broken off");
+  check(patient.wait({broken_off.run}, 1e9, [&] { return ++asked == 3; }) == End::INTERRUPTED, "a wait is broken off");
 }
 
 // Without a thread of its own, calls move on what was left.
@@ -162,7 +162,7 @@ void without_thread(const std::vector<Case>& cases) {
       std::atomic<bool> ended{false};
       Part pending(engine, world, one, int(rank), 0), waited(engine, world, one, int(rank), 1);
       engine.leave(pending.run, [&](End) { ended = true; });
-      check(engine.wait({waited.run}, {}, 1e9, never) == End::DONE, "what is waited for ends");
+      check(engine.wait({waited.run}, 1e9, never) == End::DONE, "what is waited for ends");
       while (!ended)
         if (!engine.progress().step()) std::this_thread::yield();
       check(pending.right(int(rank)) && waited.right(int(rank)), "both are right without a thread");

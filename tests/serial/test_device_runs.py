@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from executor import compiler
 from mpi4py import MPI
-from standin import Device, Stream, installed
+from standin import Device, installed
 
 from compcoll import codec
 from compcoll.devices.memory import DeviceArray
@@ -69,9 +69,13 @@ def on_gpu(array):
 class Call:
     """A call on a device, with the values that it gets later."""
 
-    def __init__(self, comm, device, algorithm=to_itself, seed=0, spec="zfp:rate=24", n=N, direct=False):
+    def __init__(
+        self, comm, device, algorithm=to_itself, seed=0, spec="zfp:rate=24", n=N, direct=False, nan_at=None
+    ):
         self.first = next(_TAGS)  # which what is left of others does not have
         self.values = np.cumsum(np.random.default_rng(seed).standard_normal(n)).astype("f4")
+        if nan_at is not None:
+            self.values[nan_at] = np.nan
         self.send, self.recv = device.array(self.values), device.array(np.zeros_like(self.values))
         device.fill_later(self.send, self.values)
         self.spec, chosen, raw, schedule = (
@@ -100,14 +104,8 @@ class Call:
 
 
 def test_runs_come_to_their_ends_beside_each_other(comm, device):
-    calls, ends = [Call(comm, device, seed=k) for k in range(4)], []
-    for call in calls[1:]:
-        _engine.leave(call.run, ends.append)
-    _engine.wait(calls[0].run)
-    for call in calls[1:]:
-        while not _engine.join(call.run, 10.0):
-            pytest.fail("it takes more than 10 s")
-    assert ends == [_engine.DONE] * 3
+    calls = [Call(comm, device, seed=k) for k in range(4)]
+    assert _engine.wait(*(call.run for call in calls), limit=10.0)
     assert all(call.right for call in calls)
     assert calls[0].run.outcome.messages == 3
     assert calls[0].run.outcome.stages["encode"] > 0
@@ -137,57 +135,19 @@ def test_chunks_that_are_ready_together_are_one_launch(comm, device):
 
 
 def test_values_that_are_refused_go_lossless(comm, device):
-    call = Call(comm, device, all_at_once, n=6 * CHUNK)
-    call.values[2 * CHUNK + 7] = np.nan
-    device.fill_later(call.send, call.values)
-    call.run.order([])
-    device.drain()
+    call = Call(comm, device, all_at_once, n=6 * CHUNK, nan_at=2 * CHUNK + 7)
     _engine.wait(call.run)
     found = call.recv.get()
     assert np.array_equal(found[2 * CHUNK : 3 * CHUNK], call.values[2 * CHUNK : 3 * CHUNK], equal_nan=True)
     assert call.run.outcome.fallbacks == 1
 
 
-def test_a_caller_that_hears_of_the_launch_may_leave_the_rest(comm, device):
-    call, ends = Call(comm, device), []
-
-    def launched(end):
-        ends.append((end, call.run.done))
-        _engine.leave(call.run, lambda end: ends.append((end, call.run.done)))
-
-    _engine.leave(call.run, launched, launched=True)
-    while len(ends) < 2:
-        assert _engine.join(call.run, 10.0)
-    assert [end for end, _ in ends] == [_engine.DONE] * 2
-    assert ends[1][1]
-    assert call.right
-
-
-def test_a_wait_for_the_launch_leaves_the_device_work_to_do(comm, device):
-    """Nothing runs on the device of the tests before somebody asks whether it is done."""
-    call = Call(comm, device)
-    _engine.wait(call.run, launched=True)
-    assert device.launches["zfp_decode_f32_4"] == 3
-    assert bool(call.run.ends) != call.run.done
-    assert all(gpu == device.index for gpu, _ in call.run.ends)
-    after = Stream(device)
-    for _, event in call.run.ends:
-        device.call("cuStreamWaitEvent", after.ptr, event, 0)
-    after.synchronize()
-    assert call.right
-    _engine.wait(call.run)
-    assert call.run.ends == []
-
-
 def test_an_error_ends_its_own_run(comm, device):
-    broken, sound, ends = Call(comm, device, from_nobody), Call(comm, device), []
-    _engine.leave(broken.run, ends.append)
-    _engine.wait(sound.run)
+    broken, sound = Call(comm, device, from_nobody), Call(comm, device)
+    assert not _engine.wait(broken.run, sound.run, limit=0.02)
     comm.Isend(np.empty(0, np.uint8), 0, broken.first + 5).Wait()
-    assert _engine.join(broken.run, 10.0)
-    assert ends == [_engine.DONE]
     with pytest.raises(ValueError, match="another rank met an error"):
-        broken.run.check()
+        _engine.wait(broken.run, sound.run, limit=10.0)
     assert sound.right
 
 
@@ -206,50 +166,18 @@ def test_memory_streams_and_events_are_used_again(comm, device, direct):
 def test_a_wait_has_its_time(comm, device):
     call = Call(comm, device, from_nobody)
     assert not _engine.wait(call.run, limit=0.02)
-    _engine.leave(call.run)
-    assert not _engine.join(call.run, 0.05)
     comm.Send(np.empty(0, np.uint8), 0, call.first + 5)
-    assert _engine.join(call.run, 10.0)
     with pytest.raises(ValueError, match="another rank met an error"):
-        call.run.check()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_error_of_a_callback_leaves_the_others_alone(comm, device):
-    def told(end):
-        raise ValueError("it was told")
-
-    first, second = Call(comm, device), Call(comm, device)
-    _engine.leave(first.run, told)
-    _engine.leave(second.run)
-    assert _engine.join(first.run, 10.0)
-    assert _engine.join(second.run, 10.0)
-    assert first.right
-    assert second.right
+        _engine.wait(call.run, limit=10.0)
+    device.drain()  # which fills what nobody has read
 
 
 PROGRAM = """
 import sys
-import mpi4py
-mpi4py.rc.thread_level = sys.argv[2]
-import threading
 import standin
 from test_device_runs import *
 from test_device_runs import _engine
 standin.load()
-def alone():
-    assert MPI.Query_thread() < MPI.THREAD_MULTIPLE
-    threads = []
-    calls = [Call(comm, device) for k in range(3)]
-    for call in calls:
-        _engine.leave(call.run, lambda end: threads.append(threading.current_thread()))
-    _engine.join(calls[0].run)
-    while not calls[1].run.ended:
-        _engine.progress()
-    _engine.wait((last := Call(comm, device)).run)
-    _engine.join(calls[2].run)
-    assert set(threads) == {threading.main_thread()} and len(threads) == 3
-    assert all(call.right for call in (*calls, last)) and device.sound()
 def fails():
     first = Call(comm, device)
     device.lib.standin_fail_launch(b"zfp_decode_f32_4", 700)
@@ -261,13 +189,10 @@ def fails():
     _engine.wait((call := Call(comm, other)).run)
     assert call.right
 def one_that_is_under_way_fails():
-    call, ends = Call(comm, device, all_at_once, n=20 * CHUNK), []
+    call = Call(comm, device, all_at_once, n=20 * CHUNK)
     device.lib.standin_fail_from(40, 719)
-    _engine.leave(call.run, ends.append)
-    assert _engine.join(call.run, 10.0)
-    device.lib.standin_fail_from(-1, 0)
     with pytest.raises(RuntimeError, match="failed on GPU 0 with error 719"):
-        call.run.check()
+        _engine.wait(call.run, limit=10.0)
 def no_device_memory():
     call = Call(comm, device, all_at_once, n=20 * CHUNK)
     device.lib.standin_budget(0, 0)
@@ -288,20 +213,13 @@ os._exit(0)
 
 
 @pytest.mark.parametrize(
-    ("what", "level"),
-    [
-        ("alone", "serialized"),
-        ("fails", "multiple"),
-        ("one_that_is_under_way_fails", "multiple"),
-        ("no_device_memory", "multiple"),
-        ("no_pinned_memory", "multiple"),
-    ],
+    "what", ["fails", "one_that_is_under_way_fails", "no_device_memory", "no_pinned_memory"]
 )
-def test_in_a_process_of_its_own(what, level):
-    """Where MPI may not be called from several threads; and what has failed stays so."""
+def test_in_a_process_of_its_own(what):
+    """What has failed stays so."""
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, what, level],
+        [sys.executable, "-c", PROGRAM, what],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
