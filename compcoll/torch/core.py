@@ -28,6 +28,7 @@ from compcoll.construct import mark_group
 from compcoll.core import environment
 from compcoll.engine import _engine
 from compcoll.engine.finalize import before_finalize
+from compcoll.marked import Marked
 from compcoll.torch import peers, policies
 from compcoll.torch.peers import Notice
 from compcoll.torch.policies import Options
@@ -95,7 +96,7 @@ class Core:
         self._closed = self._warned = False
         self._policies: tuple | None = None
         self._applied = policies.policies_of(self)
-        self.marked = mark_group(comm, self._applied, None if like is None else like.marked)
+        self.marked: Marked = mark_group(comm, self._applied, None if like is None else like.marked)
         self.marked.watch = self._watch_decision
         peers.add(self)
 

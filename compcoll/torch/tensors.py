@@ -161,7 +161,7 @@ class Blocks:
         """Bytes of all values."""
         return sum(self.counts) * self.flat.element_size()
 
-    def finish(self, change: None = None) -> None:
+    def finish(self, change: _Change | None = None) -> None:
         """Copy the values that a call has written to the tensors."""
         pieces, own = self._pieces(), self._own
         with torch.inference_mode():

@@ -158,7 +158,7 @@ class Suite:
         """A test that failed may have left operations that will never end: their groups cannot be freed."""
         from compcoll.torch.peers import cores
 
-        stuck = any(core.broken or any(not work.is_done() for work in core._pending) for core in cores())
+        stuck = any(core.broken or core.head() is not None for core in cores())
         if self.comm.allreduce(stuck):
             for core in cores():
                 core.invalidate("a test failed")
