@@ -333,7 +333,7 @@ class Core:
 def end_job() -> None:
     """The default group ends: this rank is at its end, unless a later one begins anew."""
     if not _lost and not any(core.broken for core in peers.cores()):
-        peers.end_notices(MPI.COMM_WORLD.Get_size())
+        peers.end_notices(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
 
 
 def _is_of_arguments(error: BaseException) -> bool:

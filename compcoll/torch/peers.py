@@ -39,6 +39,8 @@ __all__ = [
 
 _cores: list[Any] = []
 _serials = [0]
+#: Seconds for which the store is there for others that end a little later.
+_SERVER_SECONDS = 1.0
 #: Seconds that a look into the store may take.
 _LOOK_SECONDS = 10.0
 
@@ -163,7 +165,7 @@ class Notices:
         key, until = f"{_prefix()}/ended", time.monotonic() + seconds
         n = self.store.add(key, 1)
         while waits and n < size and time.monotonic() < until:
-            time.sleep(0.05)
+            time.sleep(0.01)
             n = self.store.add(key, 0)
 
     def barrier(self, name: str, rank: int, size: int, seconds: float, all_ranks: bool) -> list[int]:
@@ -202,11 +204,11 @@ class Notices:
 _notices: list[Notices] = []
 
 
-def end_notices(size: int) -> None:
-    """Say that this rank is at its end, and leave the store, which may begin anew."""
+def end_notices(rank: int, size: int) -> None:
+    """Say that this rank is at its end, and leave the store, whose server may end with rank 0's."""
     if _notices:
         with suppress(RuntimeError):
-            _notices.pop().meet_at_end(size, False, 0.0)
+            _notices.pop().meet_at_end(size, rank == 0, _SERVER_SECONDS)
 
 
 def notices(store: Any = None) -> Notices:

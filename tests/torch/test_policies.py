@@ -244,6 +244,7 @@ def test_lossy_copies_are_a_warning_once(world, agree):
         dist.broadcast(x, 0, group=named)
 
 
+@pytest.mark.filterwarnings("ignore:.*set_timeout:FutureWarning")
 def test_options_with_a_time_out(world):
     group = new("hurried", Options(timeout=timedelta(seconds=7)))
     assert core_of(group).timeout == 7
