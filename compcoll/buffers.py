@@ -74,6 +74,8 @@ def datatype_of(dtype: Any) -> MPI.Datatype:
     if dtype in _OWN:
         return _OWN[dtype]
     try:
+        if dtype.isbuiltin != 1:  # whose letter may be that of another type
+            raise ValueError
         return MPI.Datatype.fromcode(dtype.char)
     except (KeyError, ValueError):
         raise TypeError(f"MPI has no datatype for elements of {dtype}") from None

@@ -121,14 +121,17 @@ def mark_group(comm: MPI.Intracomm, policies: Sequence[Policy], like: Marked | N
     _begin()
     nodes, shares = environment.nodes(_WORLD.Get_size()), environment.shared_memory()
     mine = survey(comm, environment.threads(), nodes, shares)
-    everyone = comm.allgather((mine, _RANDOM.getrandbits(64)))
-    facts = [one for one, _ in everyone]
-    marked = Marked((policies[0], False, False, False), facts, comm.rank, everyone[0][1], like)
+    everyone = comm.allgather((mine, hooks.watched, _RANDOM.getrandbits(64)))
+    facts = [one for one, *_ in everyone]
+    marked = Marked((policies[0], False, False, False), facts, comm.rank, everyone[0][-1], like)
     marked.policies, marked.is_torchs = policies, True
     start_engine(mine.workers if marked.size > 1 else None, marked.facts.sharing)
     marked.number = _engine.mark(comm, marked.limits, marked.key, marked)
     if marked.size > 1 and any(policy.asks_model(marked.facts.link) for policy in policies):
         marked.find_advisor(marked.comm)
+    watched = min(level for _, level, _ in everyone)
+    for meet in hooks.meets if watched else ():
+        meet(marked, watched)
     return marked
 
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from threading import RLock, Thread
+from threading import Lock, RLock, Thread
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from compcoll.codecs import Codec
+from compcoll.codecs import Codec, codec
 from compcoll.construct import mark_group
 from compcoll.core import environment
 from compcoll.engine import _engine
@@ -124,6 +124,14 @@ class Core:
         """The policy of further calls in this thread at this moment."""
         return self.policies[policies.phase_of(self.policies)]
 
+    @property
+    def may_replace(self) -> bool:
+        """Whether the root of a broadcast may take the values that others decode."""
+        specs = {
+            spec for policy in self.policies for spec in (policy.codec, *(r.codec for r in policy.rules))
+        }
+        return any(spec not in (None, "auto", "none") and not codec(spec).lossless for spec in specs)
+
     def measure(self) -> None:
         """Measure the link where a new policy asks for that; collective."""
         link = self.marked.facts.link
@@ -135,24 +143,26 @@ class Core:
         """Find the policy anew at the next call."""
         self._policies = None
 
-    def _watch_decision(self, phase: int, op: str, nbytes: int, element: np.dtype, codec: Codec) -> None:
-        if not codec.lossless and op in policies.REPLICATED and not self._warned:
+    def _watch_decision(self, phase: int, op: str, nbytes: int, element: np.dtype, used: Codec) -> None:
+        if not used.lossless and op in policies.REPLICATED and not self._warned:
             policy, link = self._applied[phase], self.marked.facts.link
-            self._warned = policies.warn_of_lossy_copies(self, policy, link, op, nbytes, element, codec)
+            self._warned = policies.warn_of_lossy_copies(self, policy, link, op, nbytes, element, used)
 
     # -- operations
 
-    def wait_for_conflicts(self, result: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-        """Wait for collectives that write what another one reads or writes."""
-        for other in self._pending() if self._under_way else ():
-            if any(overlap(one, (*other.result, *other.inputs)) for one in result) or any(
-                overlap(one, other.result) for one in inputs
-            ):
-                other.wait(self.timeout)
+    def conflicts(self, written: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> list[Operation]:
+        """The collectives that write what another one reads or writes, or read what it writes."""
+        return [
+            other
+            for other in (self._pending() if self._under_way else ())
+            if any(overlap(one, (*other.result, *other.inputs)) for one in written)
+            or any(overlap(one, other.written) for one in read)
+        ]
 
     def launch(self, operation: Operation) -> Work:
         """Start an operation, as soon as it is its turn."""
-        with self.lock:
+        # An exception of a signal's handler between the parts of a start would be an error of all ranks.
+        with _engine.kept_back(), self.lock:
             self.check_usable()
             if operation.words is None:
                 operation.start()
@@ -178,6 +188,8 @@ class Core:
         while self._queue and not self.broken:
             n, nbytes = len(self._under_way), sum(one.nbytes for one in self._under_way)
             if n >= _FEWEST and (n >= _MOST or nbytes + self._queue[0].nbytes > _MOST_NBYTES):
+                return
+            if not all(one.done for one in self._queue[0].conflicts):
                 return
             operation = self._queue.popleft()
             if operation.policies is not self._applied:
@@ -390,13 +402,15 @@ class _Finisher:
 
 
 _finishers: list[_Finisher] = []
+_one_finisher = Lock()
 
 
 def finisher() -> _Finisher:
     """The finisher, which runs from now on."""
-    if not _finishers:
-        _finishers.append(_Finisher())
-    return _finishers[0]
+    with _one_finisher:
+        if not _finishers:
+            _finishers.append(_Finisher())
+        return _finishers[0]
 
 
 #: Groups that were destroyed after an error, and so have operations that never end.

@@ -72,7 +72,9 @@ _numbered = cache(Gpu)
 
 
 def of(tensor: torch.Tensor) -> Host:
-    """Where a tensor is."""
+    """Where a tensor is; TypeError for one that is neither on the host nor on a GPU."""
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"tensors are on cpu or cuda, and this one is on {tensor.device}")
     if tensor.is_cuda and not _gpu.has_driver():
         raise TypeError("a tensor of a GPU, and NVIDIA's driver is not to be found")
     return _numbered(tensor.device.index) if tensor.is_cuda else HOST

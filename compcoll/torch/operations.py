@@ -72,7 +72,8 @@ class Operations:
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: _Timeout = None) -> Work:
         one, root = _single(tensors), self._root(opts)
         how = _reduction(op or _op(opts), one.dtype)
-        return self._run("reduce", [(one, how, root)], [one], (how.name, root, *_sizes(one)), opts, timeout)
+        call, reads = (how.name, root, *_sizes(one)), self.core.rank != root
+        return self._run("reduce", [(one, how, root)], [one], call, opts, timeout, reads_only=reads)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         out, blocks = _single(outputs), _list(inputs)
@@ -103,7 +104,8 @@ class Operations:
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         one, root = _single(tensors), self._root(opts)
-        return self._run("broadcast", [(one, root)], [one], (root, *_sizes(one)), opts, timeout)
+        call, reads = (root, *_sizes(one)), self.core.rank == root and not self.core.may_replace
+        return self._run("broadcast", [(one, root)], [one], call, opts, timeout, reads_only=reads)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         outs, one = _list(outputs), _single(inputs)
@@ -157,7 +159,8 @@ class Operations:
         timeout: _Timeout = None,
     ) -> Work:
         args = output, input, output_split_sizes, input_split_sizes
-        return self._run("all_to_all_single", [args], [output], (), opts, timeout, [input])
+        call = ("with splits",) if output_split_sizes or input_split_sizes else ()
+        return self._run("all_to_all_single", [args], [output], call, opts, timeout, [input])
 
     alltoall_base = all_to_all_single
 
@@ -265,13 +268,28 @@ class Operations:
         opts: Any = None,
         timeout: _Timeout = None,
         inputs: Sequence[Tensor] = (),
+        reads_only: bool = False,
     ) -> Work:
-        """Start a collective, or several as one: ``calls`` are the arguments of each."""
+        """Start a collective, or several as one: ``calls`` are the arguments of each.
+
+        ``reads_only``: this rank writes nothing.
+        """
         core, make = self.core, _PARTS[op]
         core.check_usable()
-        core.wait_for_conflicts(result, inputs)
-        parts = [make(core, *args) for args in calls]
-        return core.launch(Operation(core, op, parts, result, inputs, call, opts, timeout))
+        written, read = ([], [*result, *inputs]) if reads_only else (result, inputs)
+        conflicts = core.conflicts(written, read)
+        if conflicts and any(one.changes_input for one in calls[0] if isinstance(one, Reduction)):
+            for other in conflicts:
+                other.wait(core.timeout)
+
+        def parts() -> list[Part]:
+            return [make(core, *args) for args in calls]
+
+        operation = Operation(core, op, parts(), result, inputs, call, opts, timeout)
+        operation.written = written
+        if conflicts:
+            operation.conflicts, operation.remake = conflicts, parts
+        return core.launch(operation)
 
     def _sparse_sum(self, tensor: Tensor, how: Reduction, opts: Any, timeout: _Timeout) -> Work:
         """The sum of all ranks' sparse tensors (COO): they are gathered, and added up."""
@@ -280,7 +298,8 @@ class Operations:
                 f"{how.name} of tensors with the layout {tensor.layout}: there is the sum of sparse_coo"
             )
         core = self.core
-        core.wait_for_conflicts([tensor], ())
+        for other in core.conflicts([tensor], ()):
+            other.wait(core.timeout)
         own = tensor.detach().coalesce()
         counts = torch.zeros(core.size, dtype=torch.int64)
         self.all_gather_single(counts, torch.tensor([own._nnz()]), timeout=timeout).wait()

@@ -97,7 +97,9 @@ def _prefix() -> str:
 
 def exchange(store: Any, rank: int, size: int, mine: Any, seconds: float, what: str) -> list[Any]:
     """All ranks' objects, RuntimeError that names those which do not come in time."""
-    keys = [f"{_prefix()}/{other}" for other in range(size)]
+    # The store may have the keys of an earlier group with the same name.
+    n = store.add(f"{_prefix()}/rounds/{rank}", 1)
+    keys = [f"{_prefix()}/{n}/{other}" for other in range(size)]
     store.set(keys[rank], pickle.dumps(mine))
     try:
         store.wait(keys, timedelta(seconds=seconds))
@@ -130,6 +132,9 @@ class Notices:
     store : torch.distributed.Store
     """
 
+    #: How many there were, on all ranks alike.
+    made = 0
+
     def __init__(self, store: Any):
         self.given = store  # whose server may live in this process
         while hasattr(store, "underlying_store"):
@@ -138,6 +143,8 @@ class Notices:
         self.store = store.clone() if hasattr(store, "clone") else store
         self.store.set_timeout(timedelta(seconds=_LOOK_SECONDS))
         self._lock, self._n = Lock(), 0
+        Notices.made += 1
+        self._generation = Notices.made
         self._known: list[Notice] = []
 
     def post(self, notice: Notice) -> None:
@@ -162,7 +169,7 @@ class Notices:
 
     def meet_at_end(self, size: int, waits: bool, seconds: float) -> None:
         """Say that this rank is at its end; with ``waits`` return when all are, or after so many seconds."""
-        key, until = f"{_prefix()}/ended", time.monotonic() + seconds
+        key, until = f"{_prefix()}/ended/{self._generation}", time.monotonic() + seconds
         n = self.store.add(key, 1)
         while waits and n < size and time.monotonic() < until:
             time.sleep(0.01)

@@ -132,6 +132,11 @@ class Operation:
         self.nbytes = sum(part.nbytes for part in parts)
         self.limit = _seconds(timeout or getattr(opts, "timeout", None), core.timeout)
         self.number, self.phase, self.policies = 0, 0, ()
+        #: What it writes of its result on this rank.
+        self.written = result
+        #: Collectives that have to end before its start, which then makes its parts anew.
+        self.conflicts: Sequence[Operation] = ()
+        self.remake: Callable[[], Sequence[Part]] | None = None
         self.since = time.monotonic()
         self.started: _engine.Started | None = None
         self.sources: list[int] = []
@@ -168,6 +173,8 @@ class Operation:
             with ExitStack() as streams:
                 for place, event in self._marks:
                     streams.enter_context(place.following(event))
+                if self.remake is not None:
+                    self.parts = self.remake()
                 _engine.set_phase(self.phase)
                 for part in self.parts:
                     started.add(part.start(self.core.comm))
@@ -212,18 +219,22 @@ class Operation:
             time.sleep(1e-4)  # another thread is at its start
 
     def finish(self) -> None:
-        """Come to the end of calls that have ended, or wait for the thread that does."""
-        with self.core.lock:
-            started = self.started
-            if self.done or started is None:
+        """Come to the end of calls that have ended, or wait a moment for the thread that does."""
+        with _engine.kept_back():  # what a signal's handler raises, or waits for, comes behind the end
+            with self.core.lock:
+                started = self.started
+                if self.done or started is None:
+                    return
+                mine, self._claimed = not self._claimed, True
+                if not mine:
+                    over = self._over = self._over or Event()
+            if mine:
+                self.end(self._outcome(started))
                 return
-            mine, self._claimed = not self._claimed, True
-            if not mine:
-                over = self._over = self._over or Event()
-        if not mine:
-            over.wait()
-            return
-        problem: BaseException | None = None
+        over.wait(SLICE)
+
+    def _outcome(self, started: _engine.Started) -> BaseException | None:
+        """Do what is to be done when calls have ended; the error, if there is one."""
         try:
             started.settle(_DESCRIBE_SECONDS)
             for part, (_, status) in zip(self.parts, started.calls, strict=True):
@@ -233,16 +244,16 @@ class Operation:
                 self.after()
             self.core.stats.count([(part.op, part.nbytes) for part in self.parts], started.notes())
         except errors.MismatchError as error:
-            problem = MismatchError(
+            return MismatchError(
                 "the ranks of the group have called different operations, or with different sizes, types or "
                 f"roots, as call {self.number}: {error}"
             )
         except MPI.Exception as error:
             kinds = (kind for name, kind in _KINDS.items() if _has_class(error, name))
-            problem = next(kinds, dist.DistBackendError)(f"{self.op}: {error}")
+            return next(kinds, dist.DistBackendError)(f"{self.op}: {error}")
         except BaseException as error:
-            problem = error
-        self.end(problem)
+            return error
+        return None
 
     def fail(self, error: BaseException) -> None:
         """End it with an error on this rank, though its calls may go on."""
@@ -258,7 +269,7 @@ class Operation:
             future, over = self._future, self._over
             self.core.retire(self)
             if error is None:
-                self.started, self.inputs, self.parts = None, (), ()
+                self.started, self.inputs, self.parts, self.remake, self.conflicts = None, (), (), None, ()
         if over is not None:
             over.set()
         if future is not None:

@@ -347,3 +347,90 @@ def test_a_thread_level_that_is_too_low(run):
     said, status = run(SERIALIZED, head="")
     assert status == 0, said
     assert len(re.findall("rank [01] got .*MPI.THREAD_MULTIPLE", said)) == 2, said
+
+
+THREADS = """
+from threading import Thread, enumerate as threads
+groups = [dist.new_group() for _ in range(8)]
+def first(group):
+    dist.all_reduce(torch.ones(1000), group=group, async_op=True).wait()
+started = [Thread(target=first, args=[group]) for group in groups]
+[one.start() for one in started]
+[one.join() for one in started]
+say(f"{sum(one.name == 'compcoll-finisher' for one in threads())} finisher")
+"""
+ALARMS = """
+import signal
+class Alarm(Exception): pass
+def ring(*_): raise Alarm
+signal.signal(signal.SIGALRM, ring)
+rung, until = 0, time.monotonic() + 2
+while True:
+    work, goes_on = dist.all_reduce(x := torch.tensor([float(time.monotonic() < until)]), async_op=True), True
+    signal.setitimer(signal.ITIMER_REAL, 2e-5 + 1e-4 * (rung % 3))
+    while goes_on:
+        try:
+            work.wait()
+            goes_on = False
+        except Alarm:
+            rung += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if x.item() < dist.get_world_size():
+        break
+say("in time" if rung else "no alarm")
+"""
+SPLITS = """
+group = dist.new_group(pg_options=compcoll.torch.Options("lossless", min_nbytes=0))
+splits = ([7] * 2, [7] * 2) if rank else ()
+try:
+    dist.all_to_all_single(torch.zeros(14), torch.ones(14), *splits, group=group)
+except dist.DistBackendError as error:
+    say("differs" if "with splits" in str(error) else error)
+"""
+ORDERS = """
+a = torch.ones(n) * rank
+if rank == 0:
+    works = [dist.broadcast(a, 0, async_op=True) for _ in range(2)]
+    dist.send(torch.ones(3), 1)
+else:
+    dist.recv(torch.zeros(3), 0)
+    works = [dist.broadcast(a, 0, async_op=True) for _ in range(2)]
+[work.wait() for work in works]
+say("in time" if (a == 0).all() else "wrong")
+"""
+AGAIN = """
+dist.destroy_process_group()
+for i in range(3):
+    store = dist.FileStore(sys.argv[0] + ".store", 2)
+    dist.init_process_group("compcoll", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=9))
+    if rank == 0:
+        dist.new_group([0], use_local_synchronization=True)
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    time.sleep(0.3 * rank)
+    dist.destroy_process_group()
+say("in time" if (x == 2).all() else "wrong")
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (THREADS, "1 finisher"),
+        (ALARMS, "in time"),
+        (SPLITS, "differs"),
+        (ORDERS, "in time"),
+        (AGAIN, "in time"),
+    ],
+    ids=[
+        "first calls of threads",
+        "alarms in waits",
+        "splits on a rank",
+        "a root that reads",
+        "a store again",
+    ],
+)
+def test_what_hung_once(run, program, words):
+    """Found by attack."""
+    said, _ = run(program)
+    assert said.count(words) == 2, said
