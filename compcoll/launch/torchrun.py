@@ -21,7 +21,7 @@ from compcoll.launch import forget_launcher, is_child, is_launched
 from compcoll.launch.bootstrap import become_rank, import_mpi, listen, patch_method, thread_level
 from compcoll.launch.pmi import ranks_of
 
-__all__ = ["is_deferred", "start_mpi"]
+__all__ = ["is_deferred", "missing", "prefix", "start_mpi"]
 
 #: Seconds by which others wait longer than rank 0, which says why it gives up.
 _LONGER = 10.0
@@ -94,28 +94,33 @@ def start_mpi(store: Any, rank: int, size: int, timeout: float) -> None:
         MPI.Init_thread(thread_level(MPI))
         return
     import_mpi(needed=True)
-    prefix = f"compcoll/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    own = prefix()
     host = _host(store) or os.environ.get("MASTER_ADDR")
     if not host:  # a file brings the ranks together
         if rank == 0:
-            store.set(f"{prefix}/host", socket.gethostname())
-        host = _told_by_0(store, f"{prefix}/host", rank, size, timeout)
+            store.set(f"{own}/host", socket.gethostname())
+        host = _told_by_0(store, f"{own}/host", rank, size, timeout)
     mine = _addresses(host)
-    store.set(f"{prefix}/addresses/{rank}", json.dumps(mine))
+    store.set(f"{own}/addresses/{rank}", json.dumps(mine))
     listeners: list[socket.socket] = []
     if rank == 0:
         try:
-            opened = _open(listeners, _told(store, prefix, size, timeout), host)
+            opened = _open(listeners, _told(store, own, size, timeout), host)
         except OSError as error:
-            store.set(f"{prefix}/server", json.dumps({"error": str(error)}))
+            store.set(f"{own}/server", json.dumps({"error": str(error)}))
             raise
-        store.set(f"{prefix}/server", json.dumps(opened))
-    answer = json.loads(_told_by_0(store, f"{prefix}/server", rank, size, timeout))
+        store.set(f"{own}/server", json.dumps(opened))
+    answer = json.loads(_told_by_0(store, f"{own}/server", rank, size, timeout))
     if "error" in answer:
         raise OSError(answer["error"])
     address = next(address for address in mine if address in answer["ports"])
     place = address, answer["ports"][address]
     become_rank(rank, size, place, listeners, answer["secret"], timeout)
+
+
+def prefix() -> str:
+    """What all keys in torch's store begin with."""
+    return f"compcoll/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
 def _host(store: Any) -> str | None:
@@ -127,7 +132,7 @@ def _host(store: Any) -> str | None:
 
 def _told_by_0(store: Any, key: str, rank: int, size: int, timeout: float) -> str:
     """What rank 0 has said, or will say."""
-    if _missing(store, [key], timeout + _LONGER):
+    if missing(store, [key], timeout + _LONGER):
         raise TimeoutError(f"rank {rank} of {size}: rank 0 did not come within {timeout:g} s")
     return store.get(key).decode()
 
@@ -140,16 +145,16 @@ def _addresses(host: str) -> list[str]:
         return []
 
 
-def _told(store: Any, prefix: str, size: int, timeout: float) -> list[list[str]]:
+def _told(store: Any, own: str, size: int, timeout: float) -> list[list[str]]:
     """The addresses that each rank knows rank 0's host by."""
-    keys = [f"{prefix}/addresses/{rank}" for rank in range(size)]
-    missing = _missing(store, keys, timeout)
-    if missing:
-        raise TimeoutError(f"{ranks_of(missing)} of {size} did not come within {timeout:g} s")
+    keys = [f"{own}/addresses/{rank}" for rank in range(size)]
+    late = missing(store, keys, timeout)
+    if late:
+        raise TimeoutError(f"{ranks_of(late)} of {size} did not come within {timeout:g} s")
     return [json.loads(store.get(key)) for key in keys]
 
 
-def _missing(store: Any, keys: list[str], timeout: float) -> list[int]:
+def missing(store: Any, keys: list[str], timeout: float) -> list[int]:
     """The indices of the keys that are not set in time."""
     try:
         store.wait(keys, timedelta(seconds=timeout))

@@ -4,7 +4,8 @@ start.py         ranks from MPI, or MPI's from torchrun's, and how a group is ma
 group.py         the process group of torch up to 2.13, and the backend of torch from 2.14 on
 operations.py    the methods that torch calls, of both
 core.py          a group of ranks: its communicator, and the operations under way on it
-work.py          an operation, its Work, and futures.py its future
+operation.py     an operation from its call to its end, and finisher.py who comes to that
+work.py          its Work, and futures.py its future
 collectives.py   operations as calls of MPI
 tensors.py       tensors as MPI takes them, and gpu.py where they are
 reductions.py    types, sums and others

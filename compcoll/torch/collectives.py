@@ -9,9 +9,9 @@ import torch
 from mpi4py import MPI
 
 from compcoll.engine.group import largest_tag
+from compcoll.torch.operation import Part
 from compcoll.torch.reductions import Reduction, datatype_of
 from compcoll.torch.tensors import Blocks, Buffer, disjoint, overlap
-from compcoll.torch.work import Part
 
 __all__ = [
     "all_gather",

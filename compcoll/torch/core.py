@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from threading import Lock, RLock, Thread
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -27,16 +27,16 @@ from compcoll.codecs import Codec, codec
 from compcoll.construct import mark_group
 from compcoll.core import environment
 from compcoll.engine import _engine
-from compcoll.engine.finalize import before_finalize
 from compcoll.marked import Marked
 from compcoll.torch import peers, policies
+from compcoll.torch.operation import Operation
 from compcoll.torch.peers import Notice
 from compcoll.torch.policies import Options
 from compcoll.torch.report import GroupStats
 from compcoll.torch.tensors import overlap
-from compcoll.torch.work import SLICE, Operation, Work
+from compcoll.torch.work import Work
 
-__all__ = ["Core", "at_exit", "end_job", "finisher"]
+__all__ = ["Core", "at_exit", "end_job"]
 
 #: Collectives that are under way at once: so many, or as many small ones as have so many bytes together.
 _FEWEST, _MOST, _MOST_NBYTES = 2, 32, 8 << 20
@@ -351,66 +351,6 @@ def end_job() -> None:
 def _is_of_arguments(error: BaseException) -> bool:
     """Whether an error is one of arguments, as ours and torch's are, and not of MPI or the engine."""
     return isinstance(error, (TypeError, ValueError, NotImplementedError)) or type(error) is RuntimeError
-
-
-# -- the finisher
-
-
-class _Finisher:
-    """A thread that ends operations for which nobody waits in Python, and sees that they end in time."""
-
-    def __init__(self) -> None:
-        self._watched: list[Operation] = []
-        self._idle: list[Operation] = []
-        self._stopped = self._hurries = False
-        self._thread = Thread(target=self._loop, name="compcoll-finisher", daemon=True)
-        self._thread.start()
-        before_finalize(self.stop)
-
-    def watch(self, operation: Operation) -> None:
-        """See that an operation ends in time; one that is not left to the engine is, before long."""
-        self._watched.append(operation)
-        if not self._hurries:
-            _engine.wake_client()
-
-    def attend(self, operation: Operation) -> None:
-        """Leave an operation to the engine unless it ends before long, by itself or as somebody waits."""
-        self._idle.append(operation)
-        if not self._hurries:
-            _engine.wake_client()
-
-    def _loop(self) -> None:
-        looked = time.monotonic()
-        while not self._stopped:
-            self._hurries = bool(self._watched or self._idle)
-            for started in _engine.take_done(SLICE if self._hurries else 1e6):
-                started.operation.finish()  # which raises nothing
-            if time.monotonic() - looked < SLICE:
-                continue
-            looked = time.monotonic()
-            idle, self._idle = self._idle, []
-            for operation in idle:
-                operation.leave()
-            for operation in list(self._watched):
-                if operation.done or not operation.check():
-                    self._watched.remove(operation)
-
-    def stop(self) -> None:
-        self._stopped = True
-        _engine.wake_client()
-        self._thread.join()
-
-
-_finishers: list[_Finisher] = []
-_one_finisher = Lock()
-
-
-def finisher() -> _Finisher:
-    """The finisher, which runs from now on."""
-    with _one_finisher:
-        if not _finishers:
-            _finishers.append(_Finisher())
-        return _finishers[0]
 
 
 #: Groups that were destroyed after an error, and so have operations that never end.

@@ -12,11 +12,13 @@ from torch import Tensor
 from torch.distributed import ReduceOp, Work
 
 from compcoll.torch import collectives
-from compcoll.torch.core import Core, finisher
+from compcoll.torch.core import Core
+from compcoll.torch.finisher import finisher
 from compcoll.torch.integration import not_compiled
+from compcoll.torch.operation import Operation, Part
 from compcoll.torch.reductions import Reduction, reduction
 from compcoll.torch.start import forget
-from compcoll.torch.work import CombinedWork, Operation, Part
+from compcoll.torch.work import CombinedWork
 
 __all__ = ["Operations"]
 

@@ -6,7 +6,6 @@ once they have waited for a while.
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 import time
@@ -23,6 +22,7 @@ from mpi4py import MPI
 
 from compcoll.core import errors
 from compcoll.launch.pmi import ranks_of
+from compcoll.launch.torchrun import missing, prefix
 
 __all__ = [
     "MismatchError",
@@ -91,23 +91,14 @@ def _notice_exceptions() -> None:
 # -- the store
 
 
-def _prefix() -> str:
-    return f"compcoll/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-
-
 def exchange(store: Any, rank: int, size: int, mine: Any, seconds: float, what: str) -> list[Any]:
     """All ranks' objects, RuntimeError that names those which do not come in time."""
     # The store may have the keys of an earlier group with the same name.
-    n = store.add(f"{_prefix()}/rounds/{rank}", 1)
-    keys = [f"{_prefix()}/{n}/{other}" for other in range(size)]
+    n = store.add(f"{prefix()}/rounds/{rank}", 1)
+    keys = [f"{prefix()}/{n}/{other}" for other in range(size)]
     store.set(keys[rank], pickle.dumps(mine))
-    try:
-        store.wait(keys, timedelta(seconds=seconds))
-    except RuntimeError:
-        missing = [other for other, key in enumerate(keys) if not store.check([key])]
-        raise RuntimeError(
-            f"{what}: {ranks_of(missing)} of {size} did not come within {seconds:g} s"
-        ) from None
+    if late := missing(store, keys, seconds):
+        raise RuntimeError(f"{what}: {ranks_of(late)} of {size} did not come within {seconds:g} s")
     return [pickle.loads(store.get(key)) for key in keys]
 
 
@@ -150,14 +141,14 @@ class Notices:
     def post(self, notice: Notice) -> None:
         """Tell all ranks."""
         with self._lock:
-            number = self.store.add(f"{_prefix()}/notices", 1)
-            self.store.set(f"{_prefix()}/notices/{number}", pickle.dumps(tuple(notice)))
+            number = self.store.add(f"{prefix()}/notices", 1)
+            self.store.set(f"{prefix()}/notices/{number}", pickle.dumps(tuple(notice)))
 
     def of(self, group: str) -> dict[int, Notice]:
         """The first notice of each rank of a group."""
         with self._lock:
-            for number in range(self._n + 1, self.store.add(f"{_prefix()}/notices", 0) + 1):
-                if not self.store.check([key := f"{_prefix()}/notices/{number}"]):
+            for number in range(self._n + 1, self.store.add(f"{prefix()}/notices", 0) + 1):
+                if not self.store.check([key := f"{prefix()}/notices/{number}"]):
                     break
                 self._known.append(Notice(*pickle.loads(self.store.get(key))))
                 self._n = number
@@ -169,7 +160,7 @@ class Notices:
 
     def meet_at_end(self, size: int, waits: bool, seconds: float) -> None:
         """Say that this rank is at its end; with ``waits`` return when all are, or after so many seconds."""
-        key, until = f"{_prefix()}/ended/{self._generation}", time.monotonic() + seconds
+        key, until = f"{prefix()}/ended/{self._generation}", time.monotonic() + seconds
         n = self.store.add(key, 1)
         while waits and n < size and time.monotonic() < until:
             time.sleep(0.01)
@@ -179,21 +170,21 @@ class Notices:
         """Wait for all ranks; rank 0 gets the missing ones: all, or the first. Others get a list with rank 0
         where that does not come or has found that others do not.
         """
-        keys = [f"{_prefix()}/barrier/{name}/{other}" for other in range(size)]
+        keys = [f"{prefix()}/barrier/{name}/{other}" for other in range(size)]
         until = time.monotonic() + seconds
         if rank:
             self.store.set(keys[rank], b"1")
             last = seconds + 1.0
             return [] if self._waits([keys[0]], last) and self.store.get(keys[0]) == b"1" else [0]
-        missing: list[int] = []
+        late: list[int] = []
         for other in range(1, size):
             if self._waits([keys[other]], max(until - time.monotonic(), 1e-3)):
                 continue
-            missing.append(other)
+            late.append(other)
             if not all_ranks:
                 break
-        self.store.set(keys[0], b"0" if missing else b"1")
-        return missing
+        self.store.set(keys[0], b"0" if late else b"1")
+        return late
 
     def _waits(self, keys: Sequence[str], seconds: float) -> bool:
         """Whether keys are set within so many seconds; looks, so that others may use the store meanwhile."""

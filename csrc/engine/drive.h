@@ -62,6 +62,7 @@ class PendingTask {
   End end() const { return end_; }  // where it has ended
   // Seconds at least that the progress thread rests between two looks at it.
   double rest() const { return rest_; }
+  void hurry() { rest_ = 0; }
   bool is_on_device() const { return task_->is_on_device(); }
   const std::shared_ptr<Completion>& completion() const { return completion_; }
 

@@ -3,12 +3,13 @@
 // what they called.
 #pragma once
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "comm.h"
-#include "engine/task.h"
+#include "engine/task_group.h"
 
 namespace compcoll {
 namespace layer {
@@ -52,6 +53,26 @@ class Check : public std::enable_shared_from_this<Check> {
   Word request_ = 0;
   std::shared_ptr<engine::Task> task_;
   alignas(8) char status_[64];
+};
+
+// Calls that are over as soon as the ranks are known to differ, where they are compared; no two threads move
+// them on at once.
+class Compared : public engine::TaskGroup {
+ public:
+  Compared(Parts parts, std::shared_ptr<Check> check)
+      : TaskGroup(std::move(parts)), check_(std::move(check)) {}
+  bool step() override {
+    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    return lock && TaskGroup::step();
+  }
+  bool done() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return (check_ && check_->done() && check_->differs()) || TaskGroup::done();
+  }
+
+ private:
+  const std::shared_ptr<Check> check_;
+  std::mutex mutex_;
 };
 
 // Begins the comparison of a call; MPI's code.

@@ -34,6 +34,8 @@ class Pending : public std::enable_shared_from_this<Pending> {
   // Of one that is settled.
   std::shared_ptr<const Outcome> outcome() const { return outcome_; }
   const std::shared_ptr<engine::Completion>& completion() const { return completion_; }
+  // Has the progress thread not rest between two looks at what was left: its program waits elsewhere.
+  void hurry() { left_->hurry(); }
   // Tells somebody of the end of what was left, at once where that is over.
   void tell_end(std::function<void()> told);
 

@@ -11,25 +11,6 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-// What no two threads may move on at once.
-class Guarded : public engine::TaskGroup {
- public:
-  Guarded(Parts parts, std::shared_ptr<Check> check)
-      : TaskGroup(std::move(parts)), check_(std::move(check)) {}
-  bool step() override {
-    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    return lock && TaskGroup::step();
-  }
-  bool done() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return (check_ && check_->done() && check_->differs()) || TaskGroup::done();
-  }
-
- private:
-  const std::shared_ptr<Check> check_;
-  std::mutex mutex_;
-};
-
 struct Ended {
   std::mutex mutex;
   std::condition_variable changed;
@@ -83,11 +64,14 @@ void Started::add(Word* request, void* status, Comm* comm) {
 void Started::leave() {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   if (is_left_ || ended_) return;
-  if (!rest_) rest_ = std::make_shared<Guarded>(plain_, check_);
+  if (!rest_) rest_ = std::make_shared<Compared>(plain_, check_);
   open_ = pending_.size() + 1;
   is_left_ = true;
   auto self = shared_from_this();
-  for (const auto& pending : pending_) pending->tell_end([self] { self->part_ended(); });
+  for (const auto& pending : pending_) {
+    pending->hurry();
+    pending->tell_end([self] { self->part_ended(); });
+  }
   left_ = the_engine().leave(rest_, [self](engine::End how) {
     if (how != engine::End::DONE) self->late_ = true;
     if (self->late_ || self->differs()) self->end();
@@ -101,7 +85,7 @@ engine::End Started::wait(double seconds, const std::function<bool()>& interrupt
     std::lock_guard<std::recursive_mutex> lock(mutex_);
     if (ended_) return engine::End::DONE;
     if (!is_left_ && pending_.empty()) {
-      if (!rest_) rest_ = std::make_shared<Guarded>(plain_, check_);
+      if (!rest_) rest_ = std::make_shared<Compared>(plain_, check_);
       here = rest_;
     }
   }

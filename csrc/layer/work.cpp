@@ -6,21 +6,6 @@
 
 namespace compcoll {
 namespace layer {
-namespace {
-
-// A call that is over as soon as the ranks are known to differ.
-class Compared : public engine::TaskGroup {
- public:
-  Compared(Parts parts, std::shared_ptr<Check> check)
-      : TaskGroup(std::move(parts)), check_(std::move(check)) {}
-  bool done() override { return (check_->done() && check_->differs()) || TaskGroup::done(); }
-
- private:
-  const std::shared_ptr<Check> check_;
-};
-
-}  // namespace
-
 // -- MPI's part
 
 Masked::Masked(const Call& call, const std::vector<uint8_t>& out, const std::vector<uint8_t>& into)
