@@ -11,7 +11,7 @@ import ctypes
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from mpi4py import MPI
@@ -432,17 +432,7 @@ def _adopt(comm: Any) -> Any:
 
 def _may_replace(marked: Marked) -> bool:
     """Whether any lossy codec may leave other values in a root's buffer."""
-    if marked.owner_exact:
-        return False
-    specs = {marked.policy.codec, *(rule.codec for rule in marked.policy.rules if rule.codec is not None)}
-    return any(spec not in ("auto", "none") and not _is_lossless(spec) for spec in specs)
-
-
-@cache
-def _is_lossless(spec: str) -> bool:
-    from compcoll.codecs import codec
-
-    return codec(spec).lossless
+    return marked.policy.may_lose and not marked.owner_exact
 
 
 # -- pickles

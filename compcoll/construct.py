@@ -100,7 +100,7 @@ def _mark(plain: MPI.Intracomm, marked: Marked, words: bytes, watched: int, itse
         handle, marked.number = plain.handle, _engine.mark(plain, marked.limits, marked.key, marked)
     else:
         handle, marked.number = _engine.duplicate(plain, marked.limits, marked.key, marked, words)
-    if marked.policy.asks_model(marked.facts.link):
+    if marked.asks_model:
         marked.find_advisor(plain)
     for meet in hooks.meets if watched else ():
         meet(marked, watched)
@@ -126,12 +126,7 @@ def mark_group(comm: MPI.Intracomm, policies: Sequence[Policy], like: Marked | N
     marked = Marked((policies[0], False, False, False), facts, comm.rank, everyone[0][-1], like)
     marked.policies, marked.is_torchs = policies, True
     start_engine(mine.workers if marked.size > 1 else None, marked.facts.sharing)
-    marked.number = _engine.mark(comm, marked.limits, marked.key, marked)
-    if marked.size > 1 and any(policy.asks_model(marked.facts.link) for policy in policies):
-        marked.find_advisor(marked.comm)
-    watched = min(level for _, level, _ in everyone)
-    for meet in hooks.meets if watched else ():
-        meet(marked, watched)
+    _mark(comm, marked, b"", min(level for _, level, _ in everyone), itself=True)
     return marked
 
 

@@ -116,6 +116,11 @@ class Marked:
         return reasons[0] if all(reasons) else ""
 
     @property
+    def asks_model(self) -> bool:
+        """Whether any call depends on what the model says."""
+        return any(policy.asks_model(self.facts.link) for policy in self.policies)
+
+    @property
     def limits(self) -> tuple[int, bool, bool, bool, bool]:
         """What the layer needs to know: see `compcoll.engine._engine.mark`."""
         least = _engine.NEVER if self.idle else min(policy.min_nbytes for policy in self.policies)

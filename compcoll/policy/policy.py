@@ -27,7 +27,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,12 @@ class Policy:
         if self._choices(link):
             return ""
         return _NONE if self.codec == "none" else IN_NODE
+
+    @cached_property
+    def may_lose(self) -> bool:
+        """Whether any call may be coded by a lossy codec."""
+        specs = {self.codec, *(rule.codec for rule in self.rules)} - {None, *NOT_CODECS}
+        return any(not codec(spec).lossless for spec in specs)
 
     @property
     def names_communicators(self) -> bool:

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from compcoll.codecs import Codec, codec
+from compcoll.codecs import Codec
 from compcoll.construct import mark_group
 from compcoll.core import environment
 from compcoll.engine import _engine
@@ -125,12 +125,9 @@ class Core:
         return self.policies[policies.phase_of(self.policies)]
 
     @property
-    def may_replace(self) -> bool:
+    def may_lose(self) -> bool:
         """Whether the root of a broadcast may take the values that others decode."""
-        specs = {
-            spec for policy in self.policies for spec in (policy.codec, *(r.codec for r in policy.rules))
-        }
-        return any(spec not in (None, "auto", "none") and not codec(spec).lossless for spec in specs)
+        return any(policy.may_lose for policy in self.policies)
 
     def measure(self) -> None:
         """Measure the link where a new policy asks for that; collective."""

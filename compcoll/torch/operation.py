@@ -283,7 +283,9 @@ class Operation:
             raise dist.DistBackendError(f"{self.op}: Timed out after {limit:g} s in {where}")
 
     def check(self) -> bool:
-        """See that it ends in time, of one for which no thread may wait; False where it has not."""
+        """See that it ends in time, of one for which no thread may wait; False where it has ended."""
+        if self.done:
+            return False
         try:
             self.leave()
             self._check_time(time.monotonic() - self.since, self.limit)

@@ -106,7 +106,7 @@ class Operations:
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         one, root = _single(tensors), self._root(opts)
-        call, reads = (root, *_sizes(one)), self.core.rank == root and not self.core.may_replace
+        call, reads = (root, *_sizes(one)), self.core.rank == root and not self.core.may_lose
         return self._run("broadcast", [(one, root)], [one], call, opts, timeout, reads_only=reads)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
