@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from importlib.metadata import version
 from pathlib import Path
 
@@ -377,3 +378,23 @@ def test_layers(package):
     }
     assert files
     assert {found for found in imported if found[1] not in below} == set()
+
+
+def imported_by(path: Path, modules: set[str]) -> set[str]:
+    """Modules that a file imports, in functions too, but not for types alone."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
+    names = {(node.module, f"{node.module}.{name.name}") for node in found for name in node.names}
+    return {both if both in modules else module for module, both in names} & modules
+
+
+@pytest.mark.parametrize("package", ["algorithms", "codecs", "core", "devices", "schedule"])
+def test_no_circles(package):
+    """Modules of a package import each other in one direction."""
+    folder = Path(compcoll.__file__).parent / package
+    paths = {f"compcoll.{package}.{path.stem}": path for path in folder.glob("*.py")}
+    graph = {name: imported_by(path, set(paths)) for name, path in paths.items()}
+    assert set(TopologicalSorter(graph).static_order()) == set(paths)
