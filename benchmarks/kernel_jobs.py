@@ -14,10 +14,49 @@ from typing import Any, Protocol
 import numpy as np
 
 from compcoll.devices import kernels
-from compcoll.devices.kernels import JOB, RESULT, Kernel
+from compcoll.devices.kernels import Kernel
 from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
 
-__all__ = ["CHECKSUM", "Batch", "Block", "Launcher", "add", "decode", "encode", "grid", "problem"]
+__all__ = [
+    "CHECKSUM",
+    "JOB",
+    "RESULT",
+    "Batch",
+    "Block",
+    "Launcher",
+    "add",
+    "decode",
+    "encode",
+    "grid",
+    "problem",
+]
+
+#: struct Job and struct Result of csrc/cuda/job.cuh.
+JOB = np.dtype(
+    [
+        ("src", "<u8"),
+        ("dst", "<u8"),
+        ("n", "<u8"),
+        ("nbytes", "<u8"),
+        ("params", "<u8", 2),
+        ("result", "<u8"),
+        ("scratch", "<u8"),
+    ]
+)
+RESULT = np.dtype(
+    [
+        ("nbytes", "<i8"),
+        ("bound", "<f8"),
+        ("bad", "<u4"),
+        ("checksum", "<u4"),
+        ("extent", "<u8", 3),
+        ("params", "<u8", 2),
+        ("arrived", "<u4"),
+        ("wanted", "<u4"),
+        ("unused", "<u8"),
+        ("header", "u1", 80),
+    ]
+)
 
 #: Decoders that do not form checksums begin with this kernel.
 CHECKSUM = kernels.decoders("raw", np.dtype("u1"), (0, 0), False)[0]

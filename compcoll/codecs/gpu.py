@@ -17,8 +17,7 @@ from compcoll.codecs.registry import of_frame
 from compcoll.core import _gpu, dtypes
 from compcoll.core.errors import FrameError
 from compcoll.devices import arrays, cuda
-from compcoll.devices.memory import DeviceArray
-from compcoll.devices.wrapping import streams_of, wrap
+from compcoll.devices.memory import DeviceArray, streams_of, wrap
 from compcoll.frame import HEADER_NBYTES, SLACK, FrameInfo, as_bytes, inspect
 
 if TYPE_CHECKING:

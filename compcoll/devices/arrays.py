@@ -8,7 +8,6 @@ from contextlib import suppress
 import numpy as np
 
 from compcoll.core import _gpu, dtypes
-from compcoll.devices.memory import DeviceArray
 
 __all__ = ["check_tensor", "host_view", "is_cuda", "is_torch", "to_host"]
 
@@ -27,8 +26,6 @@ def is_cuda(array) -> bool:
     """
     if is_torch(array):  # whose interface is an error for bfloat16
         return array.is_cuda
-    if isinstance(array, DeviceArray):
-        return True
     if not hasattr(array, "__cuda_array_interface__") or _has_buffer(array):
         return False
     address = array.__cuda_array_interface__["data"][0]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import compcoll
-from compcoll.core.sources import csrc_dir
+from compcoll.devices.nvrtc import csrc_dir
 
 ROOT = Path(__file__).parents[2]
 
