@@ -33,19 +33,19 @@ class Placement:
         self.node = [numbers[node] for node in nodes]
         self.place = [self.members[self.node[rank]].index(rank) for rank in range(len(nodes))]
 
-    def mates(self, rank: int) -> list[int]:
+    def node_peers(self, rank: int) -> list[int]:
         """The other ranks of a rank's node, the next one first."""
-        near, place = self.members[self.node[rank]], self.place[rank]
-        return near[place + 1 :] + near[:place]
+        ranks, place = self.members[self.node[rank]], self.place[rank]
+        return ranks[place + 1 :] + ranks[:place]
 
     def leaders(self, part: int) -> list[int]:
         """Leader ``part`` of every node."""
-        return [near[part] for near in self.members]
+        return [ranks[part] for ranks in self.members]
 
     def served(self, part: int, turn: int) -> list[int | None]:
         """The rank of each node for which leader ``part`` stands at a turn; None where there is none."""
         at = part + turn * self.width
-        return [near[at] if at < len(near) else None for near in self.members]
+        return [ranks[at] if at < len(ranks) else None for ranks in self.members]
 
 
 @lru_cache(maxsize=64)

@@ -20,7 +20,7 @@ async def send_chunks(rt: Runtime, chunks: list, dest: int, first_tag: int = 0) 
     """Encode and send the chunks of a block; empty ones, which nobody may wait for, come first."""
 
     async def one(tag: int, chunk) -> None:
-        await rt.send(await rt.encode(chunk, inside=rt.is_near(dest)), dest, tag)
+        await rt.send(await rt.encode(chunk, inside=rt.on_same_node(dest)), dest, tag)
 
     numbered = list(enumerate(chunks, first_tag))
     for tag, chunk in numbered:

@@ -286,7 +286,7 @@ def test_the_owner_takes_what_others_decode(comm, spec, owner_exact):
     async def gather(rt: Tracer, send: list, recv: list) -> None:
         for tag, chunk in enumerate(rt.chunks(send[0])):
             frame = await rt.encode(chunk, chunk)
-            await rt.settle(frame, chunk, chunk)
+            await rt.write_decoded(frame, chunk, chunk)
             arriving = rt.recv(0, chunk, tag)
             await rt.send(frame, 0, tag)
             await rt.decode(await arriving, rt.chunks(recv[0])[tag])
@@ -296,7 +296,7 @@ def test_the_owner_takes_what_others_decode(comm, spec, owner_exact):
 
     async def into_another(rt: Tracer, send: list, recv: list) -> None:
         frame = await rt.encode(send[0], recv[0])
-        await rt.settle(frame, send[0], recv[0])
+        await rt.write_decoded(frame, send[0], recv[0])
 
     run(comm, into_another, spec, [values], [apart], chunk=len(values), owner_exact=owner_exact)
     whole = values if owner_exact else codec(spec).decode(codec(spec).encode(values))
