@@ -1,4 +1,4 @@
-"""The base of all codecs: parameters, promises, payloads by the kernels of csrc/cpu, frames."""
+"""The class of all codecs: parameters, promises, payloads by the kernels of csrc/cpu, frames."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ class Codec:
     def __hash__(self) -> int:
         return hash(self.spec)
 
-    # -- what a subclass may say about its streams
+    # -- promises of a subclass about its streams
 
     def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
-        """The two words of the frame header that a decoder needs."""
+        """Get the two words of the frame header that a decoder needs."""
         return (0, 0)
 
     def max_nbytes(self, n: int, dtype) -> int:
@@ -90,7 +90,7 @@ class Codec:
         return HEADER_NBYTES + n * dtype.itemsize
 
     def shaped(self, dtype: np.dtype, shape: tuple[int, ...], largest_plane: int) -> tuple[int, ...]:
-        """The shape of 2 or 3 dimensions in which it codes an array of any; empty: its values in a row.
+        """Choose the shape of 2 or 3 dimensions in which to code an array; empty: its values in a row.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class Codec:
     def reconstruct_payload(
         self, src: np.ndarray, dst: np.ndarray, values: np.ndarray
     ) -> tuple[int, float, tuple[int, int]] | None:
-        """`encode_payload` that also writes what decoding gives to ``values``, an array like ``src``.
+        """Encode like `encode_payload`, and write the decoded values to ``values``, an array like ``src``.
 
         ``values`` is ``src``, which is unchanged where a status is returned, or apart from it. None where
         there is no such kernel.
@@ -200,13 +200,13 @@ class Codec:
         return self.encode_into(src, out, carried, checksum)
 
     def encode_into(self, src: np.ndarray, out: np.ndarray, carried=0.0, checksum=True) -> np.ndarray:
-        """`encode` without its checks: contiguous host memory in, a view of ``out`` back."""
+        """Encode contiguous host memory without checks; a view of ``out``."""
         return self.reconstruct_into(src, out, None, carried, checksum)[0]
 
     def reconstruct_into(
         self, src: np.ndarray, out: np.ndarray, values: np.ndarray | None, carried=0.0, checksum=True
     ) -> tuple[np.ndarray, bool]:
-        """`encode_into`, and whether ``values`` hold what the frame decodes to.
+        """Encode, and say whether ``values`` hold what the frame decodes to.
 
         They do where the codec gives them on the way; else they are undefined. They may be ``src``, which is
         unchanged if they do not.
@@ -234,24 +234,20 @@ class Codec:
         return dtype in self.dtypes and (self.lossless or dtype in dtypes.FLOATS)
 
     def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
-        """Codecs to try in turn: this one, a lossless one for a lossy one, ``raw``, which always fits."""
+        """List the codecs to try in turn: this one, then ``lossless`` for a lossy one, else ``raw``."""
         last = make_codec("raw" if self.lossless else "lossless")
         return (self, last) if self.takes(dtype) else (last,)
 
     def chosen(self, src: np.ndarray) -> tuple[Codec, ...]:
-        """The codecs to try in turn for this array."""
+        """List the codecs to try in its place for an array."""
         return (self,)
 
     def table_entry(self, dtype: np.dtype) -> tuple[int, list[tuple[int, int]]]:
-        """Its place in the table of csrc/abi.h, and parameters for blocks of 1 to 3 dimensions."""
-        cls = type(self)
-        none = [(0, 0)] * 3
-        if cls.encode_payload is not Codec.encode_payload:
-            return self.CALLBACK, none
-        if self.chooses and cls.chosen is not Codec.chosen:
-            return self.CHOOSE, none
-        if self._index < 0:
-            return self.CALLBACK, none
+        """Get its place in the table of csrc/abi.h, and parameters for blocks of 1 to 3 dimensions."""
+        if self._index < 0 or type(self).encode_payload is not Codec.encode_payload:
+            return self.CALLBACK, [(0, 0)] * 3
+        if self.chooses:
+            return self.CHOOSE, [(0, 0)] * 3
         return self._index, [self.params(dtype, (1,) * ndim) for ndim in (1, 2, 3)]
 
     def decode(self, frame, out=None):

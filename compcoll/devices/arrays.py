@@ -1,4 +1,4 @@
-"""NumPy, CuPy and torch arrays, and whatever else MPI takes for a buffer, seen as one."""
+"""Host memory of NumPy and torch arrays, and whatever else MPI takes for a buffer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_cuda(array) -> bool:
 
 
 def host_view(array) -> np.ndarray:
-    """The same memory as a NumPy array, of any strides; TypeError or BufferError where that cannot be had."""
+    """View host memory as a NumPy array, of any strides; TypeError or BufferError where that cannot be."""
     if isinstance(array, np.ndarray):  # of masked arrays the data, of matrices what can be one-dimensional
         return array if type(array) is np.ndarray else array.view(np.ndarray)
     if is_torch(array) and array.device.type == "cpu":
@@ -49,7 +49,7 @@ def host_view(array) -> np.ndarray:
 
 
 def to_host(array) -> np.ndarray:
-    """The values as a C-contiguous NumPy array in host memory, copied only where they have to be."""
+    """Get the values as a C-contiguous NumPy array in host memory, copied only where they have to be."""
     if is_torch(array):
         array = array.detach().resolve_conj().resolve_neg().cpu()
     elif is_cuda(array):

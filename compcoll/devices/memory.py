@@ -57,7 +57,7 @@ class DeviceArray:
         return DeviceArray(self.gpu, self.address, dtype, size, self.owner)
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        """A copy, of what the caller's current streams leave there."""
+        """Copy the values to the host, after the work in the caller's current streams."""
         values = np.empty(self.size, self.dtype)
         if self.nbytes:
             host = values.ctypes.data, _gpu.NO_GPU
@@ -77,7 +77,7 @@ class DeviceArray:
 
 
 def wrap(array: Any) -> DeviceArray | None:
-    """A GPU array's memory, in the order of memory; empty ones lie on no GPU.
+    """View the memory of a GPU array, in the order of memory; empty ones lie on no GPU.
 
     None where it is not contiguous, of a type that frames do not hold, or a view of torch's that is computed
     when it is read.
@@ -105,7 +105,7 @@ def wrap(array: Any) -> DeviceArray | None:
 
 
 def streams_of(*things: Any) -> list[int]:
-    """The streams that arrays name, in which their values come."""
+    """List the streams that arrays name, in which their values are made."""
     found = []
     for array in things:
         if not arrays.is_torch(array) and hasattr(array, "__cuda_array_interface__"):
