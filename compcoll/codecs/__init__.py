@@ -8,7 +8,7 @@ raw, lossless, mpc, float, delta, zfp, szp, bfp, int8, int4, fp8
 views.py        arrays that frames do not hold, as some that they do
 
 Programs call `compcoll.codec(spec).encode` and `compcoll.decode`; the engine takes `Codec.attempts` and
-`Codec.table_entry`, and codes in C++. Imports go one way: from a codec to base, decoding, gpu, host, registry.
+`Codec.table_entry`, and codes in C++. Imports go one way: a codec, base, decoding, gpu, host, registry.
 """
 
 from compcoll.codecs.base import Codec
