@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import zip_longest
 
-from compcoll.algorithms.rounds import others, radices
+from compcoll.algorithms.groups import others, radices
 from compcoll.algorithms.runtime import Runtime
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from compcoll.algorithms.placement import placement
+from compcoll.algorithms.groups import placement
 from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.stream import recv_block, send_block
 from compcoll.algorithms.two_level import receive

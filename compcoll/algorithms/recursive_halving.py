@@ -18,11 +18,9 @@ from typing import Any, NamedTuple
 
 from compcoll.algorithms.allgather import gather_in_rounds
 from compcoll.algorithms.cut import cut
-from compcoll.algorithms.placement import Placement
+from compcoll.algorithms.groups import Placement, Subgroup, others, radices
 from compcoll.algorithms.reduce_scatter import direct_sum
-from compcoll.algorithms.rounds import others, radices
 from compcoll.algorithms.runtime import Runtime
-from compcoll.algorithms.subgroup import Subgroup
 from compcoll.algorithms.two_level import Sharing, deliver, node_sums, receive
 
 __all__ = ["allreduce", "reduce"]

@@ -16,9 +16,8 @@ from typing import Any
 
 from compcoll.algorithms.allgather import recursive_doubling_allgather, ring_column
 from compcoll.algorithms.cut import cut
-from compcoll.algorithms.placement import Placement, placement
+from compcoll.algorithms.groups import Placement, Subgroup, placement
 from compcoll.algorithms.runtime import Runtime
-from compcoll.algorithms.subgroup import Subgroup
 
 __all__ = [
     "Sharing",

@@ -6,7 +6,7 @@ from interpreter import interpret
 from test_schedule import CHUNK, counts_of, data, parts
 
 from compcoll.algorithms.catalog import program
-from compcoll.algorithms.placement import placement
+from compcoll.algorithms.groups import placement
 from compcoll.operations import ALGORITHMS
 from compcoll.schedule.graph import Kind
 from compcoll.schedule.trace import trace
