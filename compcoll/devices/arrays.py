@@ -9,7 +9,7 @@ import numpy as np
 
 from compcoll.core import _gpu, dtypes
 
-__all__ = ["check_tensor", "host_view", "is_cuda", "is_torch", "to_host"]
+__all__ = ["host_view", "is_cuda", "is_torch", "to_host"]
 
 
 def is_torch(array) -> bool:
@@ -82,7 +82,7 @@ def _has_buffer(array) -> bool:
     return False
 
 
-def check_tensor(tensor) -> None:
+def _check_tensor(tensor) -> None:
     """BufferError for a torch tensor whose values are recorded, or are not what its memory holds."""
     torch = sys.modules["torch"]
     if tensor.layout != torch.strided:
@@ -94,7 +94,7 @@ def check_tensor(tensor) -> None:
 
 
 def _torch_view(tensor) -> np.ndarray:
-    check_tensor(tensor)
+    _check_tensor(tensor)
     torch = sys.modules["torch"]
     if tensor.dtype != torch.bfloat16:
         return tensor.numpy()
