@@ -72,7 +72,7 @@ def codec(spec: str | Codec) -> Codec:
         For an unknown name, an unknown or malformed parameter, or a value out of its limits.
     """
     if not isinstance(spec, str):
-        if hasattr(spec, "encode_payload"):
+        if hasattr(type(spec), "encode_payload"):
             return spec
         raise TypeError(f"a codec is given as a string or a Codec, not as {type(spec).__name__}")
     name, _, options = spec.partition(":")
