@@ -72,7 +72,8 @@ def predict(call: Call, profile: Profile, algorithm: str, chunk_nbytes: int, lev
     ----------
     call : Call
     profile : Profile
-        Links, the codec's speeds on data like the caller's, and memory.
+        Links, the codec's speeds on data like the caller's, and memory. The call says how many ranks share a
+        node.
     algorithm : str
         One of `compcoll.operations.ALGORITHMS` for the operation.
     chunk_nbytes : int
