@@ -4,7 +4,7 @@ A policy sees only what all participants of a call know, so they all decide alik
 
     codec = "auto"                # what no rule says otherwise
     min_nbytes = 16384            # smallest message that is compressed
-    when = "always"               # or "pays": only where the model says that time is saved
+    when = "always"               # or "pays": only where trials say that time is saved
     shape = "array"               # zfp codes 2-D and 3-D arrays as such; or "flat": values in a row
 
     [[rule]]                      # the first rule that fits wins
@@ -106,8 +106,8 @@ class Policy:
         chosen = {(rule.codec or self.codec, rule.when or self.when) for rule in (*self.rules, Rule())}
         return {one for one in chosen if one[0] != "none" and (one[0], link) != ("auto", "node")}
 
-    def asks_model(self, link: str) -> bool:
-        """Whether any call of a communicator with such a link depends on what the model says."""
+    def needs_measurement(self, link: str) -> bool:
+        """Whether any call of a communicator with such a link depends on what was measured."""
         return any(spec == "auto" or when == "pays" for spec, when in self._choices(link))
 
     def leaves_all(self, link: str) -> str:

@@ -158,13 +158,8 @@ def test_strict(comm, agree):
 
 
 @many
-def test_report_after_declined_vector_calls(comm, agree, monkeypatch, tmp_path):
+def test_report_after_declined_vector_calls(comm, agree):
     """Of the call that was declined, not of the one before."""
-    from compcoll.model import profile
-
-    fast = profile.FABRICS["pcie4"]
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
-    profile.save(profile.MachineProfile("test", fast, fast))
     ours = compcoll.Comm(comm, "auto", min_nbytes=1000)
     part, whole = data(N, "f4", comm.rank), np.zeros(N * comm.size, "f4")
     root = comm.rank == 0
