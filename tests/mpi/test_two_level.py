@@ -8,9 +8,9 @@ from common import BF16, bits, close_sum, data, offsets, spec, typed, uneven, vs
 from mpi4py import MPI
 
 import compcoll
+from benchmarks.simulation.virtual import Link
 from compcoll import Policy, Rule
 from compcoll.operations import ALGORITHMS
-from compcoll.schedule.virtual import Link
 
 N = 30_001
 #: By the number of ranks: in order, round robin, uneven.
