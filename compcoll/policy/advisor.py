@@ -134,6 +134,8 @@ class Advisor:
     def __init__(self, comm: MPI.Intracomm, facts: Facts, measured: Measured):
         self.comm, self.facts, self.measured = comm, facts, measured
         self._kinds: dict[tuple, Kind] = {}
+        #: Kind of the last blocking call.
+        self.last: Kind | None = None
         nodes = facts.nodes or (0,) * comm.size
         self._shape = facts.n_nodes, tuple(nodes.count(node) for node in sorted(set(nodes)))
 
@@ -175,6 +177,7 @@ class Advisor:
             kind = self._kinds[key] = self._new(op, dtype, nbytes, decision)
         elif kind.is_over:
             kind.go_on(began, self._agree, lambda: self._speed(decision, sample))
+        self.last = kind
         chosen = replace(
             decision, codec=decision.codec if kind.compress else None, ask=False, reason=kind.reason
         )
