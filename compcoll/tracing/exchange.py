@@ -23,21 +23,11 @@ _SUMS, _PING, _PONG, _RESULT = range(4)
 
 
 class Reading(NamedTuple):
-    """Offset of a clock.
+    """Offset of a clock."""
 
-    Attributes
-    ----------
-    at : float
-        When that was found, by the clock itself.
-    offset : float
-        Its seconds minus those of rank 0.
-    ping : float
-        Seconds that the shortest ping took to go and come back; the offset is known to half of that.
-    """
-
-    at: float
-    offset: float
-    ping: float
+    at: float  # when that was found, by the clock itself
+    offset: float  # its seconds minus those of rank 0
+    ping: float  # seconds of the shortest ping, to half of which the offset is known
 
 
 def compare_all(comm: MPI.Intracomm) -> Reading:
@@ -50,22 +40,9 @@ def compare_all(comm: MPI.Intracomm) -> Reading:
 
 
 def gather(comm: MPI.Intracomm, values: list[float], clocks: bool) -> tuple[np.ndarray, int, Reading | None]:
-    """Sum numbers over the ranks that come to their end in time.
+    """Sum numbers over the ranks that come to their end in time, and compare clocks again if asked to.
 
-    Parameters
-    ----------
-    values : list of float
-    clocks : bool
-        Whether to compare clocks again.
-
-    Returns
-    -------
-    total : array of float64
-        On rank 0 the sums, elsewhere this rank's values.
-    ranks : int
-        How many ranks are in them.
-    reading : Reading or None
-        How far this clock is off.
+    Rank 0 has the sums, how many ranks are in them, and its `Reading`; others have their own values.
     """
     until, mine = perf_counter() + PATIENCE, np.array(values, np.float64)
     if comm.rank == 0:

@@ -20,15 +20,7 @@ __all__ = ["Call", "Measured", "Program", "Rank", "read"]
 
 @dataclass(slots=True)
 class Call:
-    """A line of a trace; see `compcoll.tracing.writer`.
-
-    Attributes
-    ----------
-    start : float
-        Seconds on the clock that all ranks have in common, from the first call of any of them.
-    total, inside : float
-        Seconds until the call was complete, and those of its method, which are fewer where it is nonblocking.
-    """
+    """A line of a trace; see `compcoll.tracing.writer`."""
 
     op: str
     comm: str
@@ -44,9 +36,9 @@ class Call:
     encode: float
     decode: float
     wait: float
-    total: float
-    start: float
-    inside: float
+    total: float  # seconds until the call was complete
+    start: float  # seconds on the clock that all ranks have in common, from the first call of any of them
+    inside: float  # seconds of the method, fewer than in all where it is nonblocking
     place: str
     problem: str | None
 
@@ -77,33 +69,16 @@ class Measured(NamedTuple):
 
 @dataclass
 class Rank:
-    """The trace of one rank.
-
-    Attributes
-    ----------
-    rank, size : int
-    head : dict
-        Its first line.
-    calls : list of Call
-        In the order of their beginnings.
-    measured : list of Measured
-    clocks : list of (float, float)
-        When its clock was compared, and how far it was off from rank 0's.
-    run : str or None
-        Identity of the program, which all ranks share after their first meeting.
-    end : dict or None
-        Its last line, where it came to its end.
-    bad_lines : int
-    """
+    """The trace of one rank."""
 
     rank: int
     size: int
-    head: dict[str, Any]
-    calls: list[Call] = field(default_factory=list)
+    head: dict[str, Any]  # its first line
+    calls: list[Call] = field(default_factory=list)  # in the order of their beginnings
     measured: list[Measured] = field(default_factory=list)
-    clocks: list[tuple[float, float]] = field(default_factory=list)
-    run: str | None = None
-    end: dict[str, Any] | None = None
+    clocks: list[tuple[float, float]] = field(default_factory=list)  # when compared, seconds off rank 0's
+    run: str | None = None  # identity of the program, which all ranks share after their first meeting
+    end: dict[str, Any] | None = None  # its last line, where it came to its end
     bad_lines: int = 0
 
     def offset(self, at: float) -> float:
@@ -126,21 +101,11 @@ class Rank:
 
 @dataclass
 class Program:
-    """All that is in a folder.
+    """All that is in a folder."""
 
-    Attributes
-    ----------
-    size : int
-        Ranks of the program.
-    ranks : list of Rank
-        Those that left a file.
-    notes : list of str
-        Descriptions of missing or damaged files.
-    """
-
-    size: int
-    ranks: list[Rank]
-    notes: list[str]
+    size: int  # ranks of the program
+    ranks: list[Rank]  # those that left a file
+    notes: list[str]  # descriptions of missing or damaged files
 
     def calls(self) -> Iterator[tuple[int, Call]]:
         """All calls, with their ranks."""

@@ -29,45 +29,22 @@ _PACKAGES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in
 
 
 class Record(NamedTuple):
-    """A call, with the fields of `compcoll.engine._engine.take_records`.
-
-    Attributes
-    ----------
-    method : str
-    comm, size : int
-        Number of the communicator, and its ranks.
-    nbytes : int
-        Of the buffer that a rank which sends gives the call; 0 where its arguments do not tell.
-    sends : bool
-        Whether this rank sends from that buffer.
-    start, returned, end : float
-        `time.perf_counter` when the call began, when its method had returned, and when its request was
-        found complete.
-    last
-        The communicator's last call, as `compcoll.engine._engine.last_of`; None of what is never accelerated.
-    accelerated, failed : bool
-    site : int
-        Number of a `Site`; 0 where nobody asked for one.
-    is_open : bool
-        Whether its request is not complete.
-    calls : int
-        Small calls that are alike are one record with the sums of their times, where nobody asks for sites.
-    """
+    """A call, with the fields of `compcoll.engine._engine.take_records`; times are `time.perf_counter`'s."""
 
     method: str
-    comm: int
-    size: int
-    nbytes: int
-    sends: bool
+    comm: int  # the number of the communicator
+    size: int  # its ranks
+    nbytes: int  # of the buffer that a rank which sends gives the call; 0 where its arguments do not tell
+    sends: bool  # whether this rank sends from that buffer
     start: float
-    returned: float
-    end: float
-    last: Any
+    returned: float  # when the method had returned
+    end: float  # when the request was found complete
+    last: Any  # as of `compcoll.engine._engine.last_of`; None of what is never accelerated
     accelerated: bool
     failed: bool
-    site: int
-    is_open: bool
-    calls: int
+    site: int  # the number of a `Site`; 0 where nobody asked for one
+    is_open: bool  # whether the request is not complete
+    calls: int  # small calls that are alike are one record with the sums of their times, without sites
 
     @property
     def unchanged_nbytes(self) -> int:
@@ -78,18 +55,18 @@ class Record(NamedTuple):
 
 
 class CommFacts(NamedTuple):
-    """Facts of a communicator: its name or that of its class, its ranks, and why MPI serves small calls."""
+    """Facts of a communicator."""
 
-    name: str
+    name: str  # its own, else that of its class
     size: int
-    why_small: str
+    why_small: str  # why MPI serves small calls
 
 
 class Site(NamedTuple):
-    """A place in the program and the communicator of the call; a function's name is the line of C."""
+    """A place in the program that calls, and the communicator of the call."""
 
     file: str | None
-    line: int | str | None
+    line: int | str | None  # in a program in C the name of the function
     comm: CommFacts
 
     def reason_of(self, record: Record) -> str:
@@ -134,25 +111,14 @@ class Sites:
 
 @dataclass
 class Tally:
-    """Sums over the calls of this rank.
-
-    Attributes
-    ----------
-    calls, accelerated : int
-    nbytes, wire_nbytes : int
-        Bytes that would have left this rank uncompressed, and that left it; the same for calls of MPI.
-    seconds : float
-        Time within calls.
-    reasons : Counter
-        Bytes of calls of MPI by the reason.
-    """
+    """Sums over the calls of this rank."""
 
     calls: int = 0
     accelerated: int = 0
-    nbytes: int = 0
-    wire_nbytes: int = 0
-    seconds: float = 0.0
-    reasons: Counter[str] = field(default_factory=Counter)
+    nbytes: int = 0  # would have left this rank uncompressed, of all calls
+    wire_nbytes: int = 0  # left it
+    seconds: float = 0.0  # within calls
+    reasons: Counter[str] = field(default_factory=Counter)  # bytes of calls of MPI by the reason
 
     @property
     def values(self) -> list[float]:

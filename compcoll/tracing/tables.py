@@ -28,32 +28,19 @@ _HALF = 20
 
 @dataclass
 class Row:
-    """Calls of a kind, of all ranks together.
-
-    Attributes
-    ----------
-    calls, accelerated, fallbacks : int
-    least, largest, seconds, inside : float
-        The shortest and longest call, the sum of all until they were complete, and that of their methods.
-    raw, wire : int
-        Bytes that would have been sent uncompressed, and bytes that were.
-    bound : float or None
-        The largest error bound, None where one is not known.
-    parts : dict
-        Seconds by `Call.parts`.
-    """
+    """Calls of a kind, of all ranks together."""
 
     calls: int = 0
     accelerated: int = 0
     fallbacks: int = 0
-    least: float = float("inf")
+    least: float = float("inf")  # seconds of the shortest call
     largest: float = 0.0
-    seconds: float = 0.0
-    inside: float = 0.0
-    raw: int = 0
-    wire: int = 0
-    bound: float | None = 0.0
-    parts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    seconds: float = 0.0  # of all until they were complete
+    inside: float = 0.0  # of their methods
+    raw: int = 0  # bytes that would have been sent uncompressed
+    wire: int = 0  # bytes that were sent
+    bound: float | None = 0.0  # the largest error bound, None where one is not known
+    parts: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # seconds by `Call.parts`
 
     def add(self, call: Call) -> None:
         """Count a call."""

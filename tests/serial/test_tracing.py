@@ -50,34 +50,30 @@ sys.stdout.write(f"{world.calls_accelerated + line.calls_accelerated}\\n")
 """
 #: Of the last two mpi4py makes an object.
 CALLS = 1 + 1 + 300 + 2 + 1 + 1 + 2 + 1 + 2
+RUN = sys.executable, "-m", "compcoll", "run"
 SUMMARY = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated, (\d+) -> (\d+) bytes")
 
 
 def traced(text, folder, *command, check=True):
     """What a program says that runs on two ranks and is traced."""
-    path, trace = folder / "program.py", str(folder / "trace")
+    path, trace = folder / "program.py", folder / "trace"
     path.write_text(text)
-    command = command or (
-        sys.executable,
-        "-m",
-        "compcoll",
-        "run",
-        "-n",
-        "2",
-        "--codec",
-        "lossless",
-        "--trace",
-        trace,
+    return run(
+        trace, *(command or (*RUN, "-n", 2, "--codec", "lossless", "--trace", trace)), path, check=check
     )
+
+
+def run(trace, *command, check=True):
+    """What a command says that is traced."""
     ours = ("PMI_", "PMIX_", "OMPI_", "COMPCOLL_")
     outside = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     root = str(Path(compcoll.__file__).parents[1])
     result = subprocess.run(
-        [str(word) for word in (*command, path)],
+        [str(word) for word in command],
         capture_output=True,
         text=True,
         timeout=120,
-        env={**outside, "PYTHONPATH": root, "COMPCOLL_TRACE": trace},
+        env={**outside, "PYTHONPATH": root, "COMPCOLL_TRACE": str(trace)},
     )
     assert not check or result.returncode == 0, result.stderr
     return result
@@ -269,8 +265,8 @@ MPI.COMM_WORLD.Isend(np.ones(1), 0, 7).Wait()
 MPI.Request.Waitall([request])
 print("end")
 """
-    run = [sys.executable, "-m", "compcoll", "run", "-q", "--trace", tmp_path / "trace"]
-    assert traced(program, tmp_path, *run).stdout == "end\n"
+    alone = *RUN, "-q", "--trace", tmp_path / "trace"
+    assert traced(program, tmp_path, *alone).stdout == "end\n"
     (lines,) = lines_of(tmp_path / "trace")
     (received,) = (line for line in lines if line.get("op") == "Irecv")
     assert 0 < received["returned"] < received["total"]
@@ -291,6 +287,41 @@ def test_what_a_failed_program_leaves(tmp_path):
     program = read(tmp_path / "trace")
     assert "rank 1 ended by an error" in program.notes
     assert [call.problem for call in program.ranks[1].calls[CALLS:]] == ["unfinished", "Exception"]
+
+
+@pytest.mark.parametrize(
+    ("end", "note"),
+    [
+        ("os.kill(os.getpid(), signal.SIGINT); time.sleep(20)", "rank 1 ended by an error"),
+        ("sys.exit(3)", "rank 1 ended by an error"),
+        ("sys.exit(0)", None),
+    ],
+    ids=["Ctrl-C", "exit", "exit without failure"],
+)
+def test_a_program_that_is_ended_leaves_its_trace(tmp_path, end, note):
+    both = f"import os, signal, time\nworld.Barrier()\nif world.rank == 1: {end}"
+    assert (traced(PROGRAM + both, tmp_path, check=False).returncode == 0) == (note is None)
+    program = read(tmp_path / "trace")
+    assert len(program.ranks[1].calls) == CALLS + 1
+    assert (note in program.notes) == (note is not None)
+
+
+def test_a_program_in_c(tmp_path):
+    source = Path(__file__).parents[2] / "examples" / "transpose.c"
+    mpicc = Path(sys.executable).with_name("mpicc")
+    built = [mpicc, source, "-rdynamic", "-o", tmp_path / "program", "-lm"]
+    if not mpicc.exists() or subprocess.run(built, capture_output=True, check=False).returncode:
+        pytest.skip("mpicc is not there, or cannot compile")
+    trace = tmp_path / "trace"
+    run(trace, *RUN, "-n", 2, "--codec", "lossless", "--trace", trace, tmp_path / "program")
+    program = read(trace)
+    assert program.notes == []
+    assert {(call.op, call.accelerated) for _, call in program.calls()} == {
+        ("Alltoall", True),
+        ("Reduce", False),
+    }
+    places = {Path(call.place).name for _, call in program.calls() if call.op == "Reduce"}
+    assert places == {"program:main"}
 
 
 # -- traces that are made up
