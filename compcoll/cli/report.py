@@ -46,14 +46,14 @@ def command(folder: Path, out: Path | None) -> None:
 
 
 def _print(shown: list) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
+    # A narrow terminal wraps lines, where rich would cut numbers.
+    console = Console(width=max(Console().width, 200), markup=False)
     for one in shown:
-        table = Table(title=one.title, title_justify="left")
+        table = Table(title=one.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
         for i, heading in enumerate(one.headings):
             left = i < one.left
             table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
