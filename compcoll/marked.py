@@ -19,6 +19,7 @@ from compcoll.engine import _engine
 from compcoll.engine.group import RankFacts, facts_of, find_neighbours
 from compcoll.policy import Policy
 from compcoll.policy.advisor import Advisor, Measured, measure
+from compcoll.policy.policy import Place
 from compcoll.report import Report
 
 __all__ = ["DERIVING", "Marked", "Settings"]
@@ -134,6 +135,19 @@ class Marked:
         self.settings = (self.policy, *self.settings[1:])
         _engine.renew(self.comm, self.limits)
 
+    def place(self, name: str) -> Place:
+        """The communicator as policies look at it, under its name where rules do."""
+        facts = self.facts
+        return Place(
+            self.size,
+            name,
+            facts.link,
+            facts.ranks_per_node,
+            facts.n_nodes,
+            facts.gpus,
+            exact_sums=not self.is_torchs,
+        )
+
     # -- what schedules need
 
     @cached_property
@@ -150,7 +164,7 @@ class Marked:
     # -- decisions by measurement
 
     def measure(self, comm: MPI.Intracomm) -> None:
-        """Measure the link, and read what earlier trials found; collective over ``comm``, of the same ranks."""
+        """Measure the link, and read what earlier trials found; collective over ``comm``, of its ranks."""
         if self.measured is None:
             self.measured = measure(comm, self.facts)
 

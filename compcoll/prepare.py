@@ -26,6 +26,7 @@ from compcoll.engine.shaping import inner_of_message
 from compcoll.marked import Marked
 from compcoll.operations import OPERATIONS, REDUCTIONS, Blocks, Operation
 from compcoll.policy.decision import Decision, without_base
+from compcoll.policy.policy import Place
 from compcoll.schedule.trace import chunk_step
 
 __all__ = ["decide_message", "load_kernels", "prepare", "prepare_message"]
@@ -152,22 +153,16 @@ def _decide(
 
 
 def _by_policy(marked: Marked, call: Call, element: np.dtype, description: Any) -> Decision:
-    facts, whole = marked.facts, None
+    whole = None
     if marked.is_torchs and call.op in REDUCTIONS:  # whose messages are parts of a tensor
         whole = sum(len(block) for block in call.send or call.recv) * call.dtype.itemsize
     decision = marked.policies[description.phase].decide(
         call.op,
         call.dtype,
         call.nbytes,
-        marked.size,
-        description.name,
-        facts.link,
-        facts.ranks_per_node,
+        marked.place(description.name),
         element,
-        facts.gpus,
         whole,
-        facts.n_nodes,
-        exact_sums=not marked.is_torchs,
     )
     if marked.watch is not None and decision.codec is not None:
         marked.watch(description.phase, call.op, whole or call.nbytes, element, decision.codec)
@@ -274,7 +269,7 @@ def decide_message(
 ) -> Decision:
     """The decision on a message of so many bytes that only its two ends know of."""
     dtype = dtypes.real_dtype(element)
-    decision = marked.policy.decide(op, dtype, nbytes, marked.size, name, marked.facts.link, element=element)
+    decision = marked.policy.decide(op, dtype, nbytes, Place(marked.size, name, marked.facts.link), element)
     decision = without_base(op, decision)
     nodes = marked.facts.nodes
     is_rank = 0 <= peer < len(nodes)  # else MPI's error is to come

@@ -26,8 +26,12 @@ EACH = 8
 @click.command()
 @ranks_option(2, 2, "Ranks to start.")
 @codec_option("Codec to try against plain MPI.", default="lossless", show_default=True)
-@click.option("--seconds", type=click.FloatRange(1), default=60, show_default=True, help="Time for all of it.")
-@click.option("--like", type=click.Path(exists=True, path_type=Path), help="Try the calls of a traced program.")
+@click.option(
+    "--seconds", type=click.FloatRange(1), default=60, show_default=True, help="Time for all of it."
+)
+@click.option(
+    "--like", type=click.Path(exists=True, path_type=Path), help="Try the calls of a traced program."
+)
 @click.option("--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Values to send.")
 @click.option("--dtype", type=DType(), default="f4", show_default=True, help="Type of values without --data.")
 @click.option("--show", is_flag=True, help="Print the tables of the user's cache, and end.")
@@ -51,7 +55,9 @@ def command(ctx, ranks, codec, seconds, like, data, dtype, show, forget, here) -
         return
     if not (here or is_launched()):
         words = ["--codec", codec, "--seconds", str(seconds), "--dtype", np.dtype(dtype).str]
-        words += [word for name, path in (("--like", like), ("--data", data)) if path for word in (name, str(path))]
+        words += [
+            word for name, path in (("--like", like), ("--data", data)) if path for word in (name, str(path))
+        ]
         ctx.exit(relaunch(ranks, ["tune", "--here", *words]))
     need_mpi()
     from mpi4py import MPI
@@ -78,13 +84,22 @@ def _kinds(like: Path | None, spec: str) -> Iterator[tuple[str, int]]:
     if like is not None:
         from compcoll.tracing.reader import read
 
-        known = {*EXCHANGES, *SUMS}
-        yield from sorted({(call.op, call.nbytes) for call in read(like).calls if call.op in known})
+        yield from sorted({kind for _, call in read(like).calls() if (kind := _kind_of(call)) is not None})
         return
     ops = EXCHANGES if compcoll.codec(spec).lossless else EXCHANGES + SUMS
     for nbytes in SIZES:
         for op in ops:
             yield op, nbytes
+
+
+def _kind_of(call: Any) -> tuple[str, int] | None:
+    """The kind of a traced call; None of what is not tried."""
+    from compcoll.policy.policy import MIN_NBYTES
+
+    if call.op not in (*EXCHANGES, *SUMS):
+        return None
+    nbytes = call.nbytes // call.size if call.op in ("Alltoall", *SUMS) else call.nbytes
+    return (call.op, nbytes) if nbytes >= MIN_NBYTES else None
 
 
 def _tune(world: Any, kinds: list, spec: str, values: np.ndarray, seconds: float) -> None:
@@ -96,7 +111,8 @@ def _tune(world: Any, kinds: list, spec: str, values: np.ndarray, seconds: float
 
     policy = Policy("auto" if spec == "lossless" else spec, when="pays", min_nbytes=0)
     ours = compcoll.Comm(world, policy=policy)
-    marked, console = ours._marked, Console(quiet=world.rank != 0)
+    marked: Any = ours._marked
+    console = Console(quiet=world.rank != 0)
     if marked.idle:
         raise SystemExit(on_all(world, lambda: _refuse(marked.idle)))
     advisor.made_by = "tune"
@@ -163,7 +179,16 @@ def _show(only: Any = None) -> None:
             f"{about['cores_a_rank']:g} cores a rank, {about['memory']} memory"
         )
         table = Table()
-        for heading in ("row", "call", "bytes", "nodes x ranks", "compressed, us", "plain, us", "way", "from"):
+        for heading in (
+            "row",
+            "call",
+            "bytes",
+            "nodes x ranks",
+            "compressed, us",
+            "plain, us",
+            "way",
+            "from",
+        ):
             table.add_column(heading, justify="left" if heading in ("call", "way", "from") else "right")
         for row in rows:
             number += 1

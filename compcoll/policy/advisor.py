@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from hashlib import sha256
@@ -19,7 +19,7 @@ from compcoll.codecs import codecs
 from compcoll.core import environment
 from compcoll.core._cpu import Count
 from compcoll.core.exchange import bcast_object
-from compcoll.engine import _engine
+from compcoll.engine import _engine, hooks
 from compcoll.engine.finalize import before_finalize
 from compcoll.engine.group import Facts
 from compcoll.frame import VERSION
@@ -31,11 +31,13 @@ from compcoll.policy.trial import ENDLESS, LARGE_NBYTES, Kind, Known
 
 __all__ = ["Advisor", "Measured", "measure"]
 
-#: Compression has to promise this part of plain MPI's time where nothing was tried: figures err, and a loss is
-#: worse than a gain that was not taken.
+#: Compression has to promise this part of plain MPI's time where nothing was tried: figures err, and a loss
+#: is worse than a gain that was not taken.
 CAREFUL = 0.85
 #: Variables by which MPI's libraries choose what carries messages.
 _TRANSPORT = ("UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "MPICH_NETMOD", "OMPI_MCA_pml", "OMPI_MCA_btl")
+#: Operations whose buffer is shared out to all ranks.
+_SHARED_OUT = ("Alltoall", "Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scatter")
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
 #: Who makes the trials of this process; `compcoll tune` names itself.
@@ -122,13 +124,23 @@ def _codecs() -> str:
     return sha256(f"{VERSION} {' '.join(codecs())}".encode()).hexdigest()[:4]
 
 
+def _known_rows() -> list[dict[str, Any]]:
+    """The rows of this process's tables, by the bytes of the buffer that a rank passes."""
+    return [
+        asdict(row) | {"bytes": row.bytes * (sum(row.ranks_a_node) if row.op in _SHARED_OUT else 1)}
+        for row in store().all_rows()
+    ]
+
+
+hooks.rows.append(_known_rows)
+
+
 class Advisor:
     """Decisions of one communicator.
 
-    Calls of a kind are plain at first, then some go each way, and what these took on the slowest rank decides;
-    the ranks agree on that by a small Allreduce. Nonblocking and persistent calls meet nobody: large ones go
-    as blocking ones of their kind. Messages, and kinds that were never tried, have figures that all ranks
-    share.
+    Calls of a kind are plain at first, then some go each way, and the times of the slowest rank decide; the
+    ranks agree on these by a small Allreduce. Nonblocking and persistent calls meet nobody: large ones go as
+    blocking ones of their kind. Messages, and kinds that were never tried, have figures that all ranks share.
     """
 
     def __init__(self, comm: MPI.Intracomm, facts: Facts, measured: Measured):

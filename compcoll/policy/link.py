@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 __all__ = ["byte_seconds"]
 
-#: Bytes of the smallest and the largest message, and seconds that one has to take to tell a bandwidth: buckets
-#: of a network let short ones pass at once.
+#: Bytes of the smallest and the largest message, and seconds that one has to take to tell a bandwidth: a
+#: network's buckets let short ones pass at once.
 LEAST_NBYTES, MOST_NBYTES, SECONDS = 256 << 10, 64 << 20, 4e-3
 
 

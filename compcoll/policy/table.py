@@ -144,7 +144,8 @@ class Row:
     @classmethod
     def of(cls, values: Any) -> Row:
         """Make a row from a JSON object; ValueError or TypeError where it is none."""
-        row = cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+        known: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        row = cls(**known)
         for field in fields(cls):
             _check(field.name, str(field.type), getattr(row, field.name))
         return row

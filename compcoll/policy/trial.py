@@ -15,7 +15,7 @@ from math import inf, isfinite
 from compcoll.core._cpu import Count
 from compcoll.policy.speed import CodecSpeed, Coding
 
-__all__ = ["BLOCK", "LARGE_BLOCK", "LARGE_NBYTES", "MOST_PAIRS", "WARM", "Known", "Kind", "median"]
+__all__ = ["BLOCK", "LARGE_BLOCK", "LARGE_NBYTES", "MOST_PAIRS", "WARM", "Kind", "Known", "median"]
 
 #: Plain calls before a trial: they warm up memory and connections, and a rare kind never pays for one.
 WARM = 8
@@ -319,7 +319,7 @@ class Kind:
         self._begin(self.known.compress, ENDLESS if is_final else min(watch, look) - self._chosen)
 
     def _watch(self, agree: Agree) -> None:
-        """Compare the calls since the last watch with those of the trial, and begin another where they differ."""
+        """Compare calls since the last watch with those of the trial, and begin another where they differ."""
         assert self.known is not None
         count = self.count
         self._chosen += count.calls

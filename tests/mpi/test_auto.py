@@ -388,6 +388,6 @@ def test_memory_of_a_gpu(comm, agree, device, network, smooth):
 
 def test_the_variable_is_looked_at_on_all_ranks(comm, agree, nodes_of_one, monkeypatch):
     monkeypatch.setenv("COMPCOLL_TABLE", "of")
-    with pytest.raises(ValueError, match="'of'.*not off, read or the path of a folder"):
+    with pytest.raises(ValueError, match=r"'of'.*not off, read or the path of a folder"):
         make(comm)
     assert os.environ["COMPCOLL_TABLE"] == "of"
