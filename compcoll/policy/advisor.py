@@ -239,8 +239,8 @@ class Advisor:
 
     @staticmethod
     def _speed(decision: Decision, sample: np.ndarray | None) -> CodecSpeed | None:
-        if not isinstance(sample, np.ndarray) or not sample.size:
-            return None
+        if made_by == "tune" or not isinstance(sample, np.ndarray) or not sample.size:
+            return None  # so that a trial is made
         assert decision.codec is not None
         return measure_speed(decision.codec, sample)
 

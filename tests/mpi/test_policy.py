@@ -221,3 +221,10 @@ def test_a_codec_takes_the_place_of_rules(comm, agree):
     other = base.using("szp:abs=0.001")
     other.Bcast(got)
     assert agree(other.report.codec == "szp:abs=0.001")
+
+
+def test_a_condition_of_a_policy_holds_unless_the_call_names_one(comm, agree):
+    policy = {"codec": "lossless", "when": "pays"}
+    assert agree(compcoll.Comm(comm, policy=policy).policy.when == "pays")
+    assert agree(compcoll.Comm(comm, policy=policy, when="always").policy.when == "always")
+    assert agree(compcoll.Comm(comm, "lossless").policy.when == "always")
