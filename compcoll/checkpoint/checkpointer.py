@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from mpi4py.util import pkl5
 
 from compcoll.checkpoint import file, sets
 from compcoll.checkpoint.file import Part
@@ -24,9 +25,6 @@ from compcoll.core.errors import FrameError
 from compcoll.devices import arrays as device_arrays
 
 __all__ = ["Checkpointer"]
-
-#: Bytes of a message: MPI counts no more than 2 GiB.
-_MESSAGE_NBYTES = 1 << 30
 
 #: The name of a set, and that of the set that holds the bases of its differences.
 _Set = tuple[str, str | None]
@@ -223,16 +221,8 @@ class Checkpointer:
         """Give the partner a copy of a file, and get that of the guest; None where this rank is alone."""
         if self._size == 1:
             return None
-        nbytes = self._comm.sendrecv(data.size, self._partner, source=self._guest)
-        copy = np.empty(nbytes, np.uint8)
-        requests = [
-            self._comm.Irecv(copy[i : i + _MESSAGE_NBYTES], self._guest)
-            for i in range(0, nbytes, _MESSAGE_NBYTES)
-        ] + [
-            self._comm.Isend(data[i : i + _MESSAGE_NBYTES], self._partner)
-            for i in range(0, data.size, _MESSAGE_NBYTES)
-        ]
-        MPI.Request.Waitall(requests)
+        # Messages of pkl5 may have more than 2 GiB.
+        copy: np.ndarray = pkl5.Intracomm(self._comm).sendrecv(data, self._partner, source=self._guest)
         return copy
 
     def _write(self, name: str, data: np.ndarray, copy: np.ndarray | None) -> None:

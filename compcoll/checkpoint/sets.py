@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
+from mpi4py.util import pkl5
 
 from compcoll.checkpoint import file
 from compcoll.core.errors import FrameError
@@ -194,7 +195,8 @@ def fetch(comm: MPI.Intracomm, needs: list[Need], files: list[Found]) -> dict[Ne
             if need not in found and places:
                 place = places.pop(0)
                 asked[comm.rank if place.reader == -1 else place.reader].append((need, place.path))
-        answers = comm.alltoall(
+        # Messages of pkl5 may have more than 2 GiB.
+        answers = pkl5.Intracomm(comm).alltoall(
             [[(need, sound(path, need)) for need, path in wants] for wants in comm.alltoall(asked)]
         )
         for need, data in chain.from_iterable(answers):
