@@ -31,7 +31,7 @@ from mpi4py.run import set_abort_status
 
 from compcoll.launch import pmi
 
-__all__ = ["become_rank", "bootstrap", "import_mpi", "is_forked", "listen", "patch_method", "thread_level"]
+__all__ = ["become_rank", "bootstrap", "import_mpi", "initialise", "is_forked", "listen", "patch_method"]
 
 #: Seconds between two attempts to reach rank 0, and that one may take.
 _PAUSE, _PATIENCE = 0.05, 10.0
@@ -150,7 +150,7 @@ def become_rank(
         os.register_at_fork(after_in_child=_leave)
         _end_with(_connections[0])
         with _environment(PMI_FD=_connections[1], PMI_RANK=rank, PMI_SIZE=size, MPIR_CVAR_PMI_VERSION=1):
-            MPI.Init_thread(thread_level(MPI))
+            initialise(MPI)
     world = MPI.COMM_WORLD
     if (world.rank, world.size) != (rank, size):
         raise RuntimeError(
@@ -190,7 +190,7 @@ def _start_server(listener: socket.socket, size: int, secret: str, timeout: floa
 def _join(
     rank: int, size: int, place: tuple[str, int], secret: str, timeout: float
 ) -> tuple[socket.socket, socket.socket]:
-    """Connections to the server on both channels, when all ranks have come."""
+    """Connect to the server on both channels, and wait until all ranks have."""
     with ExitStack() as opened:
         line = opened.enter_context(_connect(rank, size, place, timeout))
         _introduce(line, rank, size, "pmi", secret)
@@ -206,7 +206,7 @@ def _join(
 
 
 def _connect(rank: int, size: int, place: tuple[str, int], timeout: float) -> socket.socket:
-    """A connection to the server, which rank 0 may start later."""
+    """Connect to the server, which rank 0 may start later."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -249,7 +249,7 @@ def _read_line(line: socket.socket) -> str:
 
 
 def _node() -> str:
-    """A name common to the processes that can share memory and read each other's."""
+    """Name the node: equal for processes that can share memory and read each other's."""
     found = [socket.gethostname()]
     with suppress(OSError):
         with open("/proc/sys/kernel/random/boot_id") as boot:
@@ -270,7 +270,7 @@ def _end_with(fd: int) -> None:
 
 
 def _leave() -> None:
-    """Give up the connections in a forked process: they end with its parent."""
+    """Close the connections in a forked process, so that they end with its parent."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in _connections:
         os.dup2(nothing, fd, inheritable=False)
@@ -279,7 +279,7 @@ def _leave() -> None:
 
 @contextmanager
 def _environment(**variables: object) -> Iterator[None]:
-    """Variables for MPI_Init, without those of another launcher that started this process or its parent."""
+    """Set variables for MPI_Init, without those of another launcher of this process or its parent."""
     names = [name for name in os.environ if name.startswith("PMI_") or name in variables]
     before = {name: os.environ.pop(name) for name in names}
     os.environ.update({name: str(value) for name, value in variables.items()})
@@ -291,11 +291,11 @@ def _environment(**variables: object) -> Iterator[None]:
         os.environ.update(before)
 
 
-def thread_level(MPI: Any) -> int:
-    """The level of threads that mpi4py initialises MPI with."""
+def initialise(MPI: Any) -> None:
+    """Initialise MPI at the level of threads that the import of mpi4py.MPI would."""
     from mpi4py import rc
 
-    return getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE
+    MPI.Init_thread(getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE)
 
 
 def is_forked() -> bool:
@@ -304,7 +304,7 @@ def is_forked() -> bool:
 
 
 def _announce_ends(MPI: Any) -> None:
-    """Have the server told at once how this process leaves MPI, and the process end where it aborts."""
+    """Tell the server at once when this process finalises MPI, and end the process where it aborts."""
     finalize, abort, hook = MPI.Finalize, MPI.Comm.Abort, sys.excepthook
 
     @wraps(finalize)
@@ -330,7 +330,7 @@ def _announce_ends(MPI: Any) -> None:
 
 
 def patch_method(cls: type, name: str, method: Callable[..., Any]) -> None:
-    """Put another method into the place of one of a class in C, which has no other way."""
+    """Replace a method of a class in C, whose attributes Python cannot set."""
     (attributes,) = (a for a in gc.get_referents(cls.__dict__) if isinstance(a, dict))
     attributes[name] = method
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))

@@ -17,13 +17,13 @@ from functools import wraps
 from typing import Any
 
 from compcoll.launch import forget_launcher, is_child, is_launched
-from compcoll.launch.bootstrap import become_rank, import_mpi, listen, patch_method, thread_level
+from compcoll.launch.bootstrap import become_rank, import_mpi, initialise, listen, patch_method
 
 __all__ = ["is_deferred", "missing", "prefix", "start_mpi"]
 
 
 def _defer_mpi() -> bool:
-    """Import MPI without initialising it, unless mpiexec or its like started this process."""
+    """Import MPI without initialising it, unless mpiexec or its like started this process; whether it did."""
     if is_child():
         forget_launcher()
     mpi = sys.modules.get("mpi4py.MPI")
@@ -39,10 +39,11 @@ def _defer_mpi() -> bool:
 
 
 def _before_mpi(MPI: Any, method: Callable[[Any], int]) -> Callable[[Any], int]:
-    """Get_size or Get_rank where MPI may not have begun, which the library would end the process for.
+    """Wrap Get_size or Get_rank for calls before MPI is initialised, where MPI would end the process.
 
     Lightning asks for the size to learn whether mpiexec has started it. A program that asks for its rank uses
-    MPI on its own, and begins it as the import of mpi4py.MPI does otherwise, unless it has one of torch's.
+    MPI on its own: MPI is initialised for this process, as by the import of mpi4py.MPI, unless torch has
+    given it a rank.
     """
     asks_size = method.__name__ == "Get_size"
     given = "TORCHELASTIC_RUN_ID" if asks_size else "RANK"
@@ -54,7 +55,7 @@ def _before_mpi(MPI: Any, method: Callable[[Any], int]) -> Callable[[Any], int]:
                 raise RuntimeError("MPI begins with the first process group of the backend compcoll")
             if asks_size:
                 return 1
-            MPI.Init_thread(thread_level(MPI))
+            initialise(MPI)
         patch_method(MPI.Comm, method.__name__, method)
         return method(self)
 
@@ -83,8 +84,7 @@ def start_mpi(store: Any, rank: int, size: int, timeout: float) -> None:
         As `compcoll.bootstrap`.
     """
     if size == 1 and not is_launched():
-        MPI = import_mpi()
-        MPI.Init_thread(thread_level(MPI))
+        initialise(import_mpi())
         return
     import_mpi(needed=True)
     key, listener = f"{prefix()}/server", None
