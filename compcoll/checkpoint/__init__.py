@@ -68,8 +68,18 @@ def load(
 ) -> Checkpoint:
     """Load the newest complete set; collective.
 
-    ``parts``, result, errors and warnings are those of `Checkpointer.load`; ``comm`` and ``local`` are for a
-    folder that this process has not saved to.
+    Parameters
+    ----------
+    path : path
+        The shared folder.
+    parts : mapping of str to (offset, shape), optional
+        The parts of arrays that this rank wants, as for `Checkpointer.load`, which has the errors, too.
+    comm, local : optional
+        Of `Checkpointer`, for a folder that this process has not saved to.
+
+    Returns
+    -------
+    Checkpoint
     """
     known = _checkpointers.get(os.path.abspath(path))
     if known is not None:

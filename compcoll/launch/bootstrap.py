@@ -97,16 +97,11 @@ def import_mpi(*, needed: bool = False) -> Any:
     """
     import mpi4py
 
-    rc = mpi4py.rc
     if "mpi4py.MPI" not in sys.modules:
-        before = rc.initialize, rc.finalize
+        rc = mpi4py.rc  # whose finalize is initialize where it is None
         rc.initialize, rc.finalize = False, rc.initialize if rc.finalize is None else rc.finalize
-        try:
-            from mpi4py import MPI
-        finally:
-            rc.initialize, rc.finalize = before
-    else:
-        from mpi4py import MPI
+    from mpi4py import MPI
+
     if needed and MPI.Is_initialized():
         world = MPI.COMM_WORLD
         raise RuntimeError(
