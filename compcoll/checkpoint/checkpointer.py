@@ -79,7 +79,6 @@ class Checkpointer:
         self._partner, self._guest = self._partners()
         self._flusher = ThreadPoolExecutor(1, "checkpoint")
         self._flush: Future[None] | None = None
-        self._flush_failed = False
         # The names of complete sets, each with that of the set of its bases, by folder.
         self._complete: dict[str, list[_Set]] = {self._local: [], self._shared: []}
         self._flushing: _Set | None = None
@@ -150,7 +149,12 @@ class Checkpointer:
         encoded = perf_counter()
         copy = self._exchange(data)
         exchanged = perf_counter()
-        self._write(name, data, copy)
+        try:
+            with self._together("write"):
+                self._write(name, data, copy)
+        except Exception:
+            sets.remove(self._local, name)
+            raise
         written = perf_counter()
         self._complete[self._local].append((name, base))
         if self._local != self._shared:
@@ -168,32 +172,24 @@ class Checkpointer:
 
     def wait(self) -> None:
         """Wait until all that this rank has saved is in the shared folder; its OSError, if there was one."""
-        flush, self._flush = self._flush, None
-        if flush is not None:
-            try:
-                flush.result()
-            except BaseException:
-                self._flush_failed = True
-                raise
+        if self._flush is not None:
+            self._flush.result()
 
     def _end_flush(self) -> None:
         """Wait for the flushes of all ranks: where none failed, the last set is in the shared folder."""
-        error = None
+        flushing, self._flushing = self._flushing, None
         try:
-            self.wait()
-        except Exception as problem:
-            error = problem
-        failed, flushing = self._comm.allreduce(self._flush_failed, MPI.LOR), self._flushing
-        self._flush_failed, self._flushing = False, None
-        if flushing is not None and not failed:
-            self._complete[self._shared].append(flushing)
-        elif flushing is not None:
-            self._since_whole = 0  # nothing has its base there
-            if self._rank == 0:
+            with self._together("flush"):
+                self.wait()
+        except Exception:
+            self._since_whole = 0  # the next set has no base there
+            if self._rank == 0 and flushing is not None:
                 sets.remove(self._shared, flushing[0])
-        with self._together("flush"):
-            if error is not None:
-                raise error
+            raise
+        finally:
+            self._flush = None
+        if flushing is not None:
+            self._complete[self._shared].append(flushing)
 
     def _folders(self) -> set[str]:
         """The folders that this rank looks into for all."""
@@ -226,16 +222,11 @@ class Checkpointer:
         return copy
 
     def _write(self, name: str, data: np.ndarray, copy: np.ndarray | None) -> None:
-        """Write this rank's files of a set; no rank keeps any of it where one cannot."""
+        """Write this rank's files of a set; OSError."""
         folder = os.path.join(self._local, name)
-        try:
-            with self._together("write"):
-                sets.write(folder, f"rank-{self._rank}.cck", data)
-                if copy is not None:
-                    sets.write(folder, f"copy-{self._guest}.cck", copy)
-        except Exception:
-            sets.remove(self._local, name)
-            raise
+        sets.write(folder, f"rank-{self._rank}.cck", data)
+        if copy is not None:
+            sets.write(folder, f"copy-{self._guest}.cck", copy)
 
     def _keep_bases(self, name: str, base: str | None, arrays: Mapping[str, Any]) -> None:
         """Count a set that was saved, and copy its values where it is whole."""
@@ -345,31 +336,28 @@ class Checkpointer:
         if is_own:
             loaded = values[self._rank]
         rebuilt = len(headers) == self._size and self._rebuild(name, sound[name, self._rank])
-        return Checkpoint(sets.step_of(name), loaded, len(headers), rebuilt)
+        return Checkpoint(headers[0]["step"], loaded, len(headers), rebuilt)
 
     def _rebuild(self, name: str, data: np.ndarray) -> bool:
-        """Write the files of this rank's that are missing or damaged; whether any was, and is no more."""
-        folder = os.path.join(self._local, name)
+        """Write this rank's files anew where one is missing or damaged; whether that was so, and worked."""
         files = {f"rank-{self._rank}.cck": self._rank}
         if self._size > 1:
             files[f"copy-{self._guest}.cck"] = self._guest
-        lacking = {
-            entry: owner
+        is_lacking = any(
+            isinstance(sets.sound(os.path.join(self._local, name, entry), (name, owner)), str)
             for entry, owner in files.items()
-            if isinstance(sets.sound(os.path.join(folder, entry), (name, owner)), str)
-        }
-        has_to_ask = self._comm.allreduce(self._guest in lacking.values(), MPI.LOR)
-        copy = self._exchange(data) if has_to_ask else None
+        )
+        copy = self._exchange(data) if self._comm.allreduce(is_lacking, MPI.LOR) else None
         problem = None
         try:
-            for entry, owner in lacking.items():
-                sets.write(folder, entry, data if owner == self._rank or copy is None else copy)
+            if is_lacking:
+                self._write(name, data, copy)
         except OSError as error:
             problem = str(error)
         for rank, text in enumerate(self._comm.allgather(problem)):
             if text is not None:
                 warnings.warn(f"rank {rank} could not rebuild files of {name}: {text}", RuntimeWarning, 4)
-        return problem is None and bool(lacking)
+        return is_lacking and problem is None
 
 
 def _array(value: Any) -> np.ndarray:

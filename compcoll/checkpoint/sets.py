@@ -37,7 +37,6 @@ __all__ = [
     "scan",
     "set_name",
     "sound",
-    "step_of",
     "write",
 ]
 
@@ -72,11 +71,6 @@ class Found(NamedTuple):
 def set_name(step: int, word: int) -> str:
     """The name of a set, by which sets are ordered."""
     return f"step-{step:012d}-{word:016x}"
-
-
-def step_of(name: str) -> int:
-    """The step in a set's name."""
-    return int(name.split("-")[1])
 
 
 def write(folder: str, name: str, data: np.ndarray) -> None:
