@@ -37,7 +37,7 @@ def _sum_of(dtype: np.dtype) -> MPI.Op:
 
 
 def _make(dtype: np.dtype, name: str, known: MPI.Datatype = MPI.DATATYPE_NULL) -> MPI.Datatype:
-    """Make a datatype of floats: MPI's own, or a duplicate of one of integers that is taken for them."""
+    """Make a datatype of floats: MPI's own, or a duplicate of one of integers that stands for them."""
     if known != MPI.DATATYPE_NULL and known.handle:
         return known
     made = (MPI.UINT8_T if dtype.itemsize == 1 else MPI.UINT16_T).Dup()

@@ -296,10 +296,10 @@ class Checkpointer:
         _known.update(names)
         _jobs[self._shared] = job
         self._since_whole = 0  # the bases of this process may be among what is damaged
-        told = tuple(map(str, passed))
-        if told:
-            warnings.warn(f"step {loaded.step} is not the newest: {'; '.join(told)}", RuntimeWarning, 2)
-        return replace(loaded, passed_over=told)
+        lacks = tuple(map(str, passed))
+        if lacks:
+            warnings.warn(f"step {loaded.step} is not the newest: {'; '.join(lacks)}", RuntimeWarning, 2)
+        return replace(loaded, passed_over=lacks)
 
     def _find(self) -> tuple[set[str], list[sets.Found]]:
         """The names of all sets, and the files that ranks can read."""

@@ -184,14 +184,14 @@ def fetch(comm: MPI.Intracomm, needs: list[Need], files: list[Found]) -> dict[Ne
             problems[need].append(one.problem)
     found: dict[Need, np.ndarray] = {}
     while True:
-        asked: list[list[tuple[Need, str]]] = [[] for _ in range(comm.size)]
+        requests: list[list[tuple[Need, str]]] = [[] for _ in range(comm.size)]
         for need, places in left.items():
             if need not in found and places:
                 place = places.pop(0)
-                asked[comm.rank if place.reader == -1 else place.reader].append((need, place.path))
+                requests[comm.rank if place.reader == -1 else place.reader].append((need, place.path))
         # Messages of pkl5 may have more than 2 GiB.
         answers = pkl5.Intracomm(comm).alltoall(
-            [[(need, sound(path, need)) for need, path in wants] for wants in comm.alltoall(asked)]
+            [[(need, sound(path, need)) for need, path in wants] for wants in comm.alltoall(requests)]
         )
         for need, data in chain.from_iterable(answers):
             if isinstance(data, str):
@@ -263,8 +263,8 @@ def assemble(
     array, covered = np.empty(shape, file.dtype_of(parts[0][1]["dtype"])), np.zeros(shape, bool)
     for rank, one in parts:
         if overlap := _overlap(box, one):
-            into, taken = overlap
-            array[into], covered[into] = values[rank][name][taken], True
+            into, source = overlap
+            array[into], covered[into] = values[rank][name][source], True
     if not covered.all():
         raise ValueError(
             f"{name!r} was not saved whole: {(~covered).sum()} values of {shape} at {offset} are missing"

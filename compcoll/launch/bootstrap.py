@@ -142,7 +142,7 @@ def become_rank(
             _start_server(listener, size, secret, timeout)
         line, watch = _join(rank, size, place, secret, timeout)
         _connections[:] = watch.detach(), line.detach()
-        os.register_at_fork(after_in_child=_leave)
+        os.register_at_fork(after_in_child=_disconnect)
         _end_with(_connections[0])
         with _environment(PMI_FD=_connections[1], PMI_RANK=rank, PMI_SIZE=size, MPIR_CVAR_PMI_VERSION=1):
             initialise(MPI)
@@ -167,12 +167,12 @@ def _parse(address: str) -> tuple[str, int]:
 
 
 def _start_server(listener: socket.socket, size: int, secret: str, timeout: float) -> None:
-    given = {"listener": listener.fileno(), "size": size, "secret": secret, "timeout": timeout}
+    parameters = {"listener": listener.fileno(), "size": size, "secret": secret, "timeout": timeout}
     # Neither the command line nor the environment would keep the secret.
     with listener:
         done = subprocess.run(
             [sys.executable, "-I", "-S", pmi.__file__],
-            input=json.dumps(given).encode(),
+            input=json.dumps(parameters).encode(),
             pass_fds=[listener.fileno()],
             cwd="/",
             stdout=subprocess.DEVNULL,
@@ -264,7 +264,7 @@ def _end_with(fd: int) -> None:
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _leave() -> None:
+def _disconnect() -> None:
     """Close the connections in a forked process, so that they end with its parent."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in _connections:

@@ -142,8 +142,8 @@ class Server:
         found = _HELLO.fullmatch((await reader.readline()).decode(errors="replace"))
         if found is None or self._answered.done():
             return None
-        given, hello, *numbers, channel, node, host = found.groups()
-        if not hmac.compare_digest(given.encode(), proof(self._secret, nonce, hello).encode()):
+        code, hello, *numbers, channel, node, host = found.groups()
+        if not hmac.compare_digest(code.encode(), proof(self._secret, nonce, hello).encode()):
             _send(writer, "refused the secret is not that of rank 0")
             return None
         rank, size = map(int, numbers)
@@ -249,13 +249,13 @@ def _report(text: str) -> None:
 
 def main() -> None:
     """Serve a job in the background."""
-    given = json.load(sys.stdin)
-    listener = socket.socket(fileno=given.pop("listener"))
+    parameters = json.load(sys.stdin)
+    listener = socket.socket(fileno=parameters.pop("listener"))
     if os.fork():
         os._exit(0)  # so that the server is nobody's child
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    Server(listener, **given).run()
+    Server(listener, **parameters).run()
 
 
 if __name__ == "__main__":

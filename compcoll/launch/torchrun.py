@@ -46,12 +46,12 @@ def _before_mpi(MPI: Any, method: Callable[[Any], int]) -> Callable[[Any], int]:
     given it a rank.
     """
     asks_size = method.__name__ == "Get_size"
-    given = "TORCHELASTIC_RUN_ID" if asks_size else "RANK"
+    variable = "TORCHELASTIC_RUN_ID" if asks_size else "RANK"
 
     @wraps(method)
-    def asked(self: Any) -> int:
+    def wrapped(self: Any) -> int:
         if not MPI.Is_initialized():
-            if given in os.environ:
+            if variable in os.environ:
                 raise RuntimeError("MPI begins with the first process group of the backend compcoll")
             if asks_size:
                 return 1
@@ -59,7 +59,7 @@ def _before_mpi(MPI: Any, method: Callable[[Any], int]) -> Callable[[Any], int]:
         patch_method(MPI.Comm, method.__name__, method)
         return method(self)
 
-    return asked
+    return wrapped
 
 
 #: Whether `start_mpi` has to come before MPI is used.
