@@ -45,7 +45,7 @@ def prepare(description: Any) -> None:
     marked: Marked = description.side or Marked.of(description.number)
     operation = OPERATIONS[description.op]
     if marked.idle:
-        description.leave(marked.idle, idle=True)
+        description.decline(marked.idle, idle=True)
     elif operation.decides.name == "PAIR":
         _prepare_pairs(marked, operation, description)
     else:
@@ -60,7 +60,7 @@ def _prepare_for_all(marked: Marked, operation: Operation, description: Any) -> 
     call = _call_of(operation, marked.rank, description, element)
     decision, count = _decide(marked, operation, call, element, description)
     if decision.codec is None:
-        description.leave(decision.reason, count=count)
+        description.decline(decision.reason, count=count)
         return
     replaces = operation.n_buffers == 1 and not (marked.owner_exact or decision.codec.lossless)
     description.serve(
@@ -179,7 +179,7 @@ def _prepare_pairs(marked: Marked, operation: Operation, description: Any) -> No
     chosen = [_large(marked, operation, description, messages, of, reasons) for messages, of in sides]
     if not any(chosen):
         reason, refused = max(reasons, key=lambda one: one[1], default=("its messages are small", False))
-        description.leave(reason, refused=refused)
+        description.decline(reason, refused=refused)
         return
     out, into = (
         [i in some for i in range(len(messages))] for some, (messages, _) in zip(chosen, sides, strict=True)
@@ -254,7 +254,7 @@ def prepare_message(description: Any) -> None:
         marked, description.op, element, description.nbytes, description.peer, description.name
     )
     if decision.codec is None:
-        description.leave(decision.reason)
+        description.decline(decision.reason)
         return
     dtype, n = dtypes.real_dtype(element), description.n
     step = chunk_step(n, max(decision.chunk_nbytes // dtype.itemsize, 1))

@@ -50,7 +50,7 @@ cdef extern from "layer/python.h" namespace "compcoll::layer" nogil:
         const CKept* get()
     uint64_t next_number()
     vector[uint64_t] take_ended()
-    void go_inside(int)
+    void set_reentrant(int)
     cdef struct CPython "compcoll::layer::Python":
         void (*prepare)(void*) noexcept
         void (*decide)(void*) noexcept
@@ -124,7 +124,7 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
         cbool broken()
         string why_broken()
         void forget()
-        void leave_all()
+        void decline_all()
         void renew(const Settings&)
     CComm* c_find "compcoll::layer::find"(Word)
     shared_ptr[CComm] find_by(uint64_t)
@@ -246,7 +246,7 @@ cdef extern from "layer/started.h" namespace "compcoll::layer" nogil:
         CStarted(uint64_t)
         int compare(const shared_ptr[CComm]&, string) except +
         void add(Word*, void*, CComm*) except +
-        void leave() except +
+        void submit() except +
         CEnd wait(double, cbool (*)() noexcept nogil) except +
         cbool ended()
         cbool differs()
@@ -833,10 +833,10 @@ cdef class plain_calls:
     """A block whose calls, of this thread, are MPI's as they are, on marked communicators too."""
 
     def __enter__(self):
-        go_inside(1)
+        set_reentrant(1)
 
     def __exit__(self, *exc):
-        go_inside(-1)
+        set_reentrant(-1)
 
 
 cdef class root_is_read_only:
@@ -959,7 +959,7 @@ cdef class Description:
         self.side = kept.get(self.number)
         return self
 
-    def leave(self, str reason, *, bint refused=False, bint idle=False, Count count=None):
+    def decline(self, str reason, *, bint refused=False, bint idle=False, Count count=None):
         """Leave the call to MPI.
 
         Parameters
@@ -987,7 +987,7 @@ cdef class Description:
         ----------
         prepared : PreparedCall
         count : Count, optional
-            As of `leave`.
+            As of `decline`.
         writes_back : bool
             Whether the owner of a block takes the values that others decode.
         differs : bool
@@ -1082,7 +1082,7 @@ cdef class MessageDescription:
     cdef readonly tuple shape
     cdef readonly object side
 
-    def leave(self, str reason):
+    def decline(self, str reason):
         """Leave messages like it to MPI."""
         self.own.stream.get().declined = way_of("", "mpi", reason, True, False)
 
@@ -1243,11 +1243,11 @@ cdef class Started:
         with nogil:
             self.own.get().add(place, told, self.comm.get())
 
-    def leave(self):
+    def submit(self):
         """Leave them to the progress thread; `take_done` tells when they have ended."""
         _started[self.number] = self
         with nogil:
-            self.own.get().leave()
+            self.own.get().submit()
 
     def wait(self, double seconds):
         """Wait so long at most; whether they have ended.

@@ -263,7 +263,7 @@ class Core:
             return {k: v for k, v in peers.notices().of(self.key).items() if k != self.rank}
         return {}
 
-    def leave(self, why: str, first: int | None = None, waits: bool = False) -> None:
+    def withdraw(self, why: str, first: int | None = None, waits: bool = False) -> None:
         """Tell the other ranks that this one does not complete calls from a number on."""
         if self.size == 1:
             return
@@ -278,7 +278,7 @@ class Core:
         number = operation.number
         if not number:
             return f"{operation.op} of the process group {self.name!r}"
-        self.leave(f"gave up in call {number}, {operation.op}", number, waits=True)
+        self.withdraw(f"gave up in call {number}, {operation.op}", number, waits=True)
         until = time.monotonic() + _GRACE
         while len(known := self._notices()) < self.size - 1 and time.monotonic() < until:
             time.sleep(0.01)
@@ -324,10 +324,10 @@ class Core:
         if MPI.Is_finalized():
             return
         if self.broken:
-            self.leave("has left the group after an error")
+            self.withdraw("has left the group after an error")
             _lost.append(self)
             return
-        self.leave("has destroyed the group")
+        self.withdraw("has destroyed the group")
         with self.lock:
             self.stats.keep(self.label)
             self._closed = True
@@ -361,7 +361,7 @@ def at_exit() -> None:
     if not cores or MPI.Is_finalized():
         return
     for core in peers.cores():
-        core.leave("has ended")
+        core.withdraw("has ended")
     lost = [core for core in cores if core.broken]
     seconds = max((core.timeout for core in lost), default=0.0)
     with suppress(*_STORE_ERRORS):

@@ -180,9 +180,9 @@ class Operation:
     def _leave(self) -> None:
         finisher()
         if self.started is not None:
-            self.started.leave()
+            self.started.submit()
 
-    def leave(self) -> None:
+    def submit(self) -> None:
         """Have the progress thread and the finisher come to its end."""
         with self.core.lock:
             if not self._left and not self.done:
@@ -242,7 +242,7 @@ class Operation:
 
     def fail(self, error: BaseException) -> None:
         """End it with an error on this rank, though its calls may go on."""
-        self.leave()
+        self.submit()
         self.end(error)
 
     def end(self, error: BaseException | None) -> None:
@@ -274,7 +274,7 @@ class Operation:
             except dist.DistBackendError as error:
                 self.fail(error)
             except BaseException:
-                self.leave()
+                self.submit()
                 raise
         if self.error is not None:
             raise self.error
@@ -293,7 +293,7 @@ class Operation:
         if self.done:
             return False
         try:
-            self.leave()
+            self.submit()
             self._check_time(time.monotonic() - self.since, self.limit)
         except dist.DistBackendError as error:
             self.fail(error)
@@ -315,7 +315,7 @@ class Operation:
         if made and done:
             self._future.complete(list(self.result), self.error)
         elif made:
-            self.leave()
+            self.submit()
             finisher().watch(self)
         return self._future
 

@@ -181,7 +181,7 @@ class Operations:
         op.peers = [dstRank]
         work = core.launch(op)
         if _is_small(one) and not op.is_completed():
-            op.leave()
+            op.submit()
         return work
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:

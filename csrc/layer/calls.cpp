@@ -77,14 +77,14 @@ std::shared_ptr<Entry> prepare(const Call& call, const Arguments& arguments, Des
   describe(about->received, &about->recv);
   about->in_place = arguments.sides[send_side].in_place && call.op().send_many;
   if (!ask_python([about](const Python& python) { python.prepare(about); })) return nullptr;
-  if (about->idle) call.comm.leave_all();
+  if (about->idle) call.comm.decline_all();
   return about->entry;
 }
 
 // -- memory of GPUs
 
 // Leaves a nonblocking call to MPI, whose request completes with what else belongs to it; MPI's code.
-int leave_to_mpi(const Call& call) {
+int submit_to_mpi(const Call& call) {
   auto work = std::make_shared<Work>(call.comm.shared_from_this(), nullptr, call.name, call.form);
   std::vector<Word> words(call.words, call.words + call.n_words);
   words.back() = reinterpret_cast<Word>(&work->plain);
@@ -93,17 +93,17 @@ int leave_to_mpi(const Call& call) {
   if (int error = plain(call, words.data())) return error;
   work->plains.push_back(&work->plain);
   work->staged = call.staged;
-  return work->leave(call.request);
+  return work->submit(call.request);
 }
 
 // MPI carries a call out; its code.
 int mpi_carries_out(const Call& call) {
-  if (!call.on_devices()) return call.check ? leave_to_mpi(call) : plain(call, call.words);
+  if (!call.on_devices()) return call.check ? submit_to_mpi(call) : plain(call, call.words);
   if (!call.on_copies()) {  // MPI does not know the caller's streams
     Staged all(call, {call.gpus[send_side], call.gpus[recv_side]});
     all.take(call.marks);
     if (all.code()) return failed(call, all.code());
-    return call.check ? leave_to_mpi(call) : plain(call, call.words);
+    return call.check ? submit_to_mpi(call) : plain(call, call.words);
   }
   const Arguments arguments(call);
   Call host = call;
@@ -117,7 +117,7 @@ int mpi_carries_out(const Call& call) {
     host.staged->give_back();
     return failed(call, host.staged->code());
   }
-  return leave_to_mpi(host);
+  return submit_to_mpi(host);
 }
 
 // Whether kernels reach the blocks of a call where they lie.
@@ -164,7 +164,7 @@ int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Argume
   if (int error = work->begin(bases, call.gpus, lane, call.marks)) return failed(call, error);
   if (poisoned) work->poison(poisoned);
   if (call.form == blocking) return failed(call, work->wait());
-  return failed(call, work->leave(call.request));
+  return failed(call, work->submit(call.request));
 }
 
 // Whether MPI carries a call out although it is large; true where it does, or there is an error.
@@ -333,7 +333,7 @@ int plain(const Call& call, const Word* words) {
 
 bool serve(Call& call, int* error) {
   Comm& comm = call.comm;
-  if (inside) return false;
+  if (reentrant) return false;
   if (call.form != persistent) comm.count(call.name);
   if (comm.broken()) {
     *error = failed(call, code_of(BROKEN, comm.why_broken()));

@@ -129,7 +129,7 @@ COMPCOLL_INLINE bool is_small(Name name, const Word* words, bool wide, Comm& com
   if (op.reduction >= 0 && !predefined_at(library().handle_of(words[op.recv.type])).handle) return false;
   if (nbytes_of_one_count(op, words, wide, comm.size) >= comm.limit.load(std::memory_order_relaxed))
     return false;
-  if (inside) return true;
+  if (reentrant) return true;
   comm.count(name);
   comm.last.note_small(name);
   return true;

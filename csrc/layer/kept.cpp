@@ -105,7 +105,7 @@ class KeptCall : public Prepared {
       if (int error = work->begin(bases_, gpus_, lane, marks, last_)) return raise(comm_->handle, error);
       if (poisoned_) work->poison(poisoned_);
     }
-    return work->leave(request);
+    return work->submit(request);
   }
 
  private:

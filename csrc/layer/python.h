@@ -11,14 +11,14 @@
 namespace compcoll {
 namespace layer {
 
-// Set in threads within compcoll: their calls go to MPI as they are.
-extern COMPCOLL_INTERNAL thread_local int inside __attribute__((tls_model("initial-exec")));
-struct Inside {
-  Inside() { ++inside; }
-  ~Inside() { --inside; }
+// Above 0 in threads that are within compcoll: their calls go to MPI as they are.
+extern COMPCOLL_INTERNAL thread_local int reentrant __attribute__((tls_model("initial-exec")));
+struct ReentrancyGuard {
+  ReentrancyGuard() { ++reentrant; }
+  ~ReentrancyGuard() { --reentrant; }
 };
 // Begins that (1), or ends it (-1), in a thread of Python's.
-void go_inside(int by);
+void set_reentrant(int by);
 
 // Python's side of an object of the layer, by a number. Where the object ends no Python may run, so that
 // Python lets go of its side later.
