@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -21,30 +22,17 @@ if TYPE_CHECKING:
 
 #: Bytes of an array on which specs are looked for and timed.
 _SEARCHED_NBYTES = 4 << 20
-
-
-class _Positive(click.ParamType):
-    """A finite number above 0."""
-
-    name = "number"
-
-    def convert(self, value, param, ctx) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a number", param, ctx)
-        if not (math.isfinite(number) and number > 0):
-            self.fail(f"{value} is not a finite number above 0", param, ctx)
-        return number
+#: A number of a limit or a time.
+_POSITIVE = click.FloatRange(0, sys.float_info.max, min_open=True)
 
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--error", type=_Positive(), help="Largest absolute error to allow, in the data's unit.")
-@click.option("--rel", type=_Positive(), help="Largest error as a part of the array's largest magnitude.")
+@click.option("--error", type=_POSITIVE, help="Largest absolute error to allow, in the data's unit.")
+@click.option("--rel", type=_POSITIVE, help="Largest error as a part of the array's largest magnitude.")
 @click.option(
     "--snr",
-    type=_Positive(),
+    type=_POSITIVE,
     help="Least signal-to-noise ratio in dB: squares of values over those of errors.",
 )
 @click.option(
@@ -64,11 +52,7 @@ class _Positive(click.ParamType):
     "--sample", type=Size(1), default="64M", show_default=True, help="Try no more of an array than this."
 )
 @click.option(
-    "--seconds",
-    type=click.FloatRange(0, min_open=True),
-    default=0.1,
-    show_default=True,
-    help="Time for each codec and direction.",
+    "--seconds", type=_POSITIVE, default=0.1, show_default=True, help="Time for each codec and direction."
 )
 def command(file: Path, codec: tuple[str, ...], out: Path | None, as_json: bool, **given: Any) -> None:
     """Find the codec for an array in FILE, a .npy or .npz file or a raw one.
@@ -99,7 +83,7 @@ def command(file: Path, codec: tuple[str, ...], out: Path | None, as_json: bool,
         _check(spec, array.array)
     limits = [given["error"] or math.inf, (given["rel"] or math.inf) * (array.peak or 1.0)]
     goal = Goal(min(limits), given["snr"] or -math.inf)
-    found, missed, curves = [], [], {}
+    missed, curves = [], {}
     if goal == Goal():
         found = [array.measure(spec, given["seconds"]) for spec in codec or default_specs(whole.dtype)]
     else:
@@ -113,8 +97,7 @@ def command(file: Path, codec: tuple[str, ...], out: Path | None, as_json: bool,
         "level": _cpu.level(),
     }
     shape = " x ".join(map(str, whole.shape))
-    title = f"{file.name}: {shape} {whole.dtype}, one core, {_cpu.level()}"
-    title = f"{title}\n{goal}".strip()
+    title = f"{file.name}: {shape} {whole.dtype}, one core, {_cpu.level()}\n{goal}".strip()
     if as_json:
         _print_json(about, goal, found, given["link"])
     else:

@@ -35,9 +35,10 @@ def find_executable(program: str) -> str | None:
 
 def run_executable(path: str, arguments: list[str], settings: dict[str, Any], quiet: bool) -> NoReturn:
     """Become a program of C or Fortran."""
-    given = {key: str(Path(v).resolve()) if isinstance(v, Path) else v for key, v in settings.items()}
-    more = {SETTINGS: json.dumps(given), **({"COMPCOLL_SUMMARY": "0"} if quiet else {})}
-    _become(path, arguments, True, more)
+    variables = {SETTINGS: json.dumps(settings, default=lambda path: str(path.resolve()))}
+    if quiet:
+        variables["COMPCOLL_SUMMARY"] = "0"
+    _become(path, arguments, True, variables)
 
 
 def run_preloaded(arguments: list[str]) -> NoReturn:
@@ -45,16 +46,12 @@ def run_preloaded(arguments: list[str]) -> NoReturn:
     _become(sys.executable, arguments, False, {})
 
 
-def _become(path: str, arguments: list[str], embeds: bool, more: dict[str, str]) -> NoReturn:
-    try:
-        variables = {**os.environ, **environment(embeds), **more}
-    except OSError as error:
-        raise click.ClickException(str(error)) from None
+def _become(path: str, arguments: list[str], embeds: bool, variables: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
     try:
-        os.execve(path, [path, *arguments], variables)
+        os.execve(path, [path, *arguments], {**os.environ, **environment(embeds), **variables})
     except OSError as error:
-        raise click.ClickException(f"{path}: {error.strerror}") from None
+        raise click.ClickException(f"{path}: {error}") from None
 
 
 def mpiexec_of(path: str) -> str | None:

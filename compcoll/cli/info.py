@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import platform
@@ -18,14 +17,14 @@ from compcoll.cli.launch import find_mpiexec
 from compcoll.cli.output import wide_console
 from compcoll.preload import library_path
 
-#: Optional packages: module, its purpose, and the extra that brings it.
-_OPTIONAL = (
-    ("cupy", "arrays on the GPU", "compcoll[cuda13]"),
-    ("torch", "torch tensors, torch.distributed", "compcoll[torch]"),
-    ("matplotlib", "figures", "compcoll[bench]"),
-    ("scipy", "the demo", "compcoll[bench]"),
-    ("zfpy", "comparing with zfp", "compcoll[compare]"),
-)
+#: Extras that bring optional packages.
+_OPTIONAL = {
+    "cupy": "compcoll[cuda13]",
+    "torch": "compcoll[torch]",
+    "matplotlib": "compcoll[bench]",
+    "scipy": "compcoll[bench]",
+    "zfpy": "compcoll[compare]",
+}
 
 
 @click.command()
@@ -39,7 +38,7 @@ _OPTIONAL = (
     help="Architectures for --kernels, with commas between.",
 )
 def command(as_json: bool, preload: bool, kernels: bool, arch: str) -> None:
-    """Show versions, MPI, processor, GPU, codecs, files and missing packages.
+    """Show versions, MPI, processor, GPU, codecs, files, and missing packages.
 
     --preload prints the path of the library that accelerates programs in C or Fortran; `compcoll run` sets
     LD_PRELOAD by itself.
@@ -68,7 +67,6 @@ def _show(as_json: bool) -> None:
         "GPU": _gpu(),
         "codecs": _codecs(),
         "files": _files(),
-        "optional packages": _optional(),
     }
     if as_json:
         click.echo(json.dumps(facts, indent=2))
@@ -87,12 +85,17 @@ def _show(as_json: bool) -> None:
 def _versions() -> dict[str, str]:
     import compcoll
 
-    return {
-        "compcoll": compcoll.__version__,
-        "Python": platform.python_version(),
-        "NumPy": _version("numpy"),
-        "mpi4py": _version("mpi4py"),
-    }
+    found = {"compcoll": compcoll.__version__, "Python": platform.python_version()}
+    for package in ("numpy", "mpi4py", *_OPTIONAL):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            # CuPy's distributions are named after the CUDA version.
+            there = find_spec(package) is not None
+            found[package] = (
+                "installed" if there else f"missing: pip install '{_OPTIONAL.get(package, package)}'"
+            )
+    return found
 
 
 def _mpi() -> dict[str, str]:
@@ -156,13 +159,9 @@ def _codecs() -> dict[str, str]:
     result = {}
     for name in compcoll.codecs():
         try:
-            cls = codec_class(name)
+            result[name] = "lossless" if codec_class(name).lossless else "lossy"
         except Exception as error:  # an entry point of somebody else may be broken
             result[name] = f"cannot be loaded: {error}"
-            continue
-        paragraph = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split()) if cls.__doc__ else ""
-        kind = "lossless" if cls.lossless else "lossy"
-        result[name] = f"{kind}. {paragraph.partition('. ')[0].rstrip('.')}"
     return result
 
 
@@ -179,17 +178,3 @@ def _files() -> dict[str, str]:
     except OSError as error:
         library = str(error)
     return {"library for LD_PRELOAD": library, "table of trials": f"{table}{more}"}
-
-
-def _optional() -> dict[str, str]:
-    return {
-        module: _version(module) if find_spec(module) else f"missing, for {purpose}: pip install '{extra}'"
-        for module, purpose, extra in _OPTIONAL
-    }
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:  # CuPy's distributions are named after the CUDA version
-        return "installed"

@@ -229,8 +229,7 @@ def test_info_names_an_extra_that_brings_what_is_missing(name):
     from compcoll.cli import info
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    hint = next(hint for module, _, hint in info._OPTIONAL if module == name)
-    for extra in re.findall(r"\[(\w+)\]", hint):
+    for extra in re.findall(r"\[(\w+)\]", info._OPTIONAL[name]):
         assert any(need.startswith(name) for need in extras[extra])
 
 
