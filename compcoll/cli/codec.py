@@ -83,7 +83,8 @@ def command(file: Path, codec: tuple[str, ...], out: Path | None, as_json: bool,
         _check(spec, array.array)
     limits = [given["error"] or math.inf, (given["rel"] or math.inf) * (array.peak or 1.0)]
     goal = Goal(min(limits), given["snr"] or -math.inf)
-    missed, curves = [], {}
+    missed: list[Measurement] = []
+    curves: dict[str, list[Measurement]] = {}
     if goal == Goal():
         found = [array.measure(spec, given["seconds"]) for spec in codec or default_specs(whole.dtype)]
     else:
@@ -134,7 +135,9 @@ def _search(
 
     few = sample(array.array, _SEARCHED_NBYTES)
     some = array if few is array.array else Subject(few)
-    met, missed, curves = [], [], {}
+    met: list[Measurement] = []
+    missed: list[Measurement] = []
+    curves: dict[str, list[Measurement]] = {}
     with Console(stderr=True).status("") as status:
         for ladder in ladders(array.array, array.peak, goal, specs):
             status.update(f"searching {ladder.label}")

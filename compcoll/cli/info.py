@@ -90,11 +90,9 @@ def _versions() -> dict[str, str]:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
+            missing = f"missing: pip install '{_OPTIONAL.get(package, package)}'"
             # CuPy's distributions are named after the CUDA version.
-            there = find_spec(package) is not None
-            found[package] = (
-                "installed" if there else f"missing: pip install '{_OPTIONAL.get(package, package)}'"
-            )
+            found[package] = "installed" if find_spec(package) else missing
     return found
 
 

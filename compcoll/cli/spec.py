@@ -41,9 +41,9 @@ class Link(click.ParamType):
     name = "link"
 
     def convert(self, value, param, ctx) -> tuple[str, float]:
-        number, unit = re.fullmatch(r"([\d.]*) *(.*)", value).groups()
+        number = re.split("[^0-9.]", value)[0]
         try:
-            nbytes = (_LINKS if not number else _UNITS)[unit] * float(number or 1)
+            nbytes = float(number) * _UNITS[value[len(number) :].strip()] if number else _LINKS[value]
         except (KeyError, ValueError):
             nbytes = 0.0
         if not nbytes:
