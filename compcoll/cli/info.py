@@ -165,14 +165,14 @@ def _codecs() -> dict[str, str]:
 
 def _files() -> dict[str, str]:
     """The library to preload, and the table in which `auto` and `compcoll tune` keep their trials."""
-    setting = os.environ.get("COMPCOLL_TABLE", "")
-    table = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "compcoll", "table-1")
-    if setting not in ("", "off", "read"):
-        table = Path(setting)
-    table = table.expanduser()
-    more = f" ({setting})" if setting in ("off", "read") else " (not there yet)" if not table.exists() else ""
+    setting = os.environ.get("COMPCOLL_TABLE") or "read and written"
+    table = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "compcoll", "table-1").expanduser()
+    if setting not in ("read and written", "read", "off"):
+        table, setting = Path(setting), "read and written"
+    if not table.exists():
+        setting += ", not there yet"
     try:
         library = str(library_path())
     except OSError as error:
         library = str(error)
-    return {"library for LD_PRELOAD": library, "table of trials": f"{table}{more}"}
+    return {"library for LD_PRELOAD": library, "table of trials": f"{table} ({setting})"}

@@ -22,8 +22,8 @@ __all__ = ["run_as_main"]
 def run_as_main(program: str, as_module: bool) -> NoReturn:
     """Run a script, a folder or archive with a ``__main__``, or a module, and leave with its exit status.
 
-    ``sys.path[0]`` and ``__main__`` are those of plain Python; the caller sets ``sys.argv``. Where the program
-    ends by an exception, or with another status than 0, MPI ends all ranks.
+    ``sys.path[0]`` and ``__main__`` are those of plain Python; the caller sets ``sys.argv``. Where the
+    program ends by an exception, or with another status than 0, MPI ends all ranks.
     """
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd() if as_module else os.path.dirname(os.path.realpath(program))

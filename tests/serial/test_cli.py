@@ -116,10 +116,10 @@ def test_info_names_an_mpiexec_of_another_library(run, monkeypatch, tmp_path, ve
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        (None, "compcoll/table-1 (not there yet)"),
-        ("off", "compcoll/table-1 (off)"),
-        ("read", "compcoll/table-1 (read)"),
-        ("mine", "mine"),
+        (None, "compcoll/table-1 (read and written, not there yet)"),
+        ("off", "compcoll/table-1 (off, not there yet)"),
+        ("read", "compcoll/table-1 (read, not there yet)"),
+        ("mine", "mine (read and written)"),
     ],
 )
 def test_info_names_the_table_of_trials(run, tmp_path, monkeypatch, setting, says):
