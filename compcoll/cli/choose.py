@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Context
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,17 +51,10 @@ class Goal:
         return ", ".join(filter(None, (error, snr)))
 
 
-@dataclass(frozen=True)
-class Ladder:
-    """Specs of one codec from coarse to fine: the first that keeps a goal is the cheapest.
+class Ladder(NamedTuple):
+    """Specs of one codec from coarse to fine, of which the first that keeps a goal is the cheapest.
 
-    Attributes
-    ----------
-    label : str
-        Name in a figure.
-    specs : sequence of str
-    shaped : bool
-        Whether blocks take the array's two or three dimensions; values in a row otherwise.
+    Blocks take the array's two or three dimensions where it is ``shaped``; values in a row otherwise.
     """
 
     label: str

@@ -49,7 +49,7 @@ _POSITIVE = click.FloatRange(0, sys.float_info.max, min_open=True)
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
-    "--sample", type=Size(1), default="64M", show_default=True, help="Try no more of an array than this."
+    "--sample", type=Size(1), default="16M", show_default=True, help="Try no more of an array than this."
 )
 @click.option(
     "--seconds", type=_POSITIVE, default=0.1, show_default=True, help="Time for each codec and direction."

@@ -106,11 +106,10 @@ def _mpi() -> dict[str, str]:
     levels = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
     level = {getattr(MPI, f"THREAD_{name}"): name for name in levels}[MPI.Query_thread()]
     library = " ".join(MPI.Get_library_version().rstrip("\0").splitlines()[0].split())
-    standard = ".".join(map(str, MPI.Get_version()))
     theirs = _library_of(mpiexec)
     if theirs and theirs not in library:
         mpiexec += f" ({theirs}'s: each rank of another library would be alone)"
-    return {"library": library, "standard": standard, "thread level": level, "mpiexec": mpiexec}
+    return {"library": library, "thread level": level, "mpiexec": mpiexec}
 
 
 def _library_of(mpiexec: str) -> str:

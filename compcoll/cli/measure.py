@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, log10, nan
+from math import inf, isfinite, log10, nan
 from time import perf_counter
 
 import numpy as np
@@ -16,8 +16,6 @@ from compcoll.frame import HEADER_NBYTES
 
 __all__ = ["Measurement", "Subject"]
 
-#: Real numbers whose errors are taken at once: in cache, and too few for a BLAS to start threads.
-_PIECE = 1 << 13
 #: Chunks of the message that `Measurement.speedup` predicts.
 _CHUNKS = 8
 
@@ -101,14 +99,11 @@ class Subject:
         self.array = array
         self._out = np.empty(HEADER_NBYTES + array.nbytes + SLACK, np.uint8)
         self._decoded = np.empty_like(array)
-        self.n_special, low, high = 0, inf, -inf
-        for values in _pieces(array):
-            finite = values[np.isfinite(values)]
-            self.n_special += values.size - finite.size
-            low, high = finite.min(initial=low), finite.max(initial=high)
-        self.peak = float(max(high, -low, 0.0))
-        self._scale = self.peak or 1.0  # squares of float64 values leave its range
-        self._extent = max(high / self._scale - low / self._scale, 0.0)
+        values = _reals(array)
+        self._is_finite = np.isfinite(values)
+        self._finite, self._special = values[self._is_finite], values[~self._is_finite]
+        self.n_special = self._special.size
+        self.peak = float(np.abs(self._finite).max(initial=0.0))
 
     def measure(self, spec: str, seconds: float = 0.0, shaped: bool = True) -> Measurement:
         """Encode and decode the array, and time both where ``seconds`` are given for each.
@@ -149,32 +144,27 @@ class Subject:
 
     def _errors(self) -> tuple[float, float | None, float]:
         """Largest absolute error, PSNR and SNR of the decoded values."""
-        largest = signal = noise = 0.0
-        n = 0
-        for a, b in zip(_pieces(self.array), _pieces(self._decoded), strict=True):
-            finite = np.isfinite(a)
-            if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-                return nan, None, nan
-            a, b = a[finite], b[finite]
-            with np.errstate(invalid="ignore", over="ignore"):
-                error = np.abs(a - b)
-            if not np.isfinite(error).all():
-                return nan, None, nan
-            largest = max(largest, float(error.max(initial=0)))
-            a /= self._scale
-            error /= self._scale
-            n, signal, noise = n + a.size, signal + float(a @ a), noise + float(error @ error)
+        decoded = _reals(self._decoded)
+        if not np.array_equal(self._special, decoded[~self._is_finite], equal_nan=True):
+            return nan, None, nan
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = np.abs(self._finite - decoded[self._is_finite])
+        largest = float(error.max(initial=0.0))
+        if not isfinite(largest):
+            return nan, None, nan
+        scale = self.peak or 1.0  # squares of float64 values leave its range
+        noise = float(np.square(error / scale).sum())
         if not noise:
             return largest, None, inf
-        psnr = 20 * log10(self._extent) - 10 * log10(noise / n) if self._extent > 0 else None
+        scaled = self._finite / scale
+        signal, extent = float(np.square(scaled).sum()), float(np.ptp(scaled))
+        psnr = 20 * log10(extent) - 10 * log10(noise / scaled.size) if extent else None
         return largest, psnr, 10 * log10(signal / noise) if signal else -inf
 
 
-def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
-    """The real numbers of an array as float64."""
-    values = array.reshape(-1).view(dtypes.real_dtype(array.dtype))
-    for i in range(0, values.size, _PIECE):
-        yield values[i : i + _PIECE].astype(np.float64)
+def _reals(array: np.ndarray) -> np.ndarray:
+    """The real numbers of an array in a row, as float64."""
+    return array.reshape(-1).view(dtypes.real_dtype(array.dtype)).astype(np.float64)
 
 
 def _best(call: Callable[[], object], seconds: float) -> float:
