@@ -223,21 +223,6 @@ def experiments() -> Iterator[Experiment]:
             tables.steps,
         )
     yield Experiment(
-        "model",
-        "The model against the clock",
-        "Times of collectives, in the mean of the middle half of the calls, and what the model says of them "
-        "from a profile measured just before, as `compcoll tune` does. Of collectives that takes one, plain "
-        "MPI's Alltoall of 1 MiB, which is marked; links, processors, the engine and codecs are measured "
-        "each for itself, and the rest follows from the schedules.",
-        [
-            lab(hosts, gbit, "validate", "--sizes", "1M,4M,16M", "--iters", "5")
-            for hosts in (2, 4)
-            for gbit in (1, 2.5)
-        ],
-        figures.model,
-        tables.model,
-    )
-    yield Experiment(
         "scaling",
         "Up to 4096 ranks, predicted",
         "The real algorithms in virtual time, the faster of one level and two, with eight and with 64 ranks "

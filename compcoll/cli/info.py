@@ -9,7 +9,6 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path
 
 import click
 
@@ -163,15 +162,16 @@ def _codecs() -> dict[str, str]:
 
 
 def _files() -> dict[str, str]:
-    """The library to preload, and the table in which `auto` and `compcoll tune` keep their trials."""
-    setting = os.environ.get("COMPCOLL_TABLE") or "read and written"
-    table = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "compcoll", "table-1").expanduser()
-    if setting not in ("read and written", "read", "off"):
-        table, setting = Path(setting), "read and written"
-    if not table.exists():
-        setting += ", not there yet"
+    """The library to preload, and the folder of the tables that trials and `compcoll tune` fill."""
+    from compcoll.core import environment
+    from compcoll.policy.table import folder
+
+    where, mode = folder(), environment.table()
+    tables = "none" if where is None else str(where) if where.exists() else f"{where}, not there yet"
+    if mode in ("off", "read"):
+        tables += f" (COMPCOLL_TABLE={mode})"
     try:
         library = str(library_path())
     except OSError as error:
         library = str(error)
-    return {"library for LD_PRELOAD": library, "table of trials": f"{table} ({setting})"}
+    return {"library for LD_PRELOAD": library, "tables of trials": tables}

@@ -132,9 +132,9 @@ class Core:
     def measure(self) -> None:
         """Measure the link where a new policy asks for that; collective."""
         link = self.marked.facts.link
-        if self.size > 1 and any(policy.asks_model(link) for policy in self.policies):
+        if self.size > 1 and any(policy.needs_measurement(link) for policy in self.policies):
             self.flush()
-            self.marked.find_advisor(self.comm)
+            self.marked.measure(self.comm)
 
     def forget_policy(self) -> None:
         """Find the policy anew at the next call."""

@@ -5,7 +5,6 @@
 #include "arguments.h"
 #include "check.h"
 #include "devices.h"
-#include "engine/clock.h"
 #include "kept.h"
 #include "requests.h"
 #include "work.h"
@@ -135,7 +134,7 @@ bool fits_devices(const Call& call, const Arguments& arguments) {
 
 // -- carrying out
 
-int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Arguments& arguments, int64_t turn,
+int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Arguments& arguments,
               int poisoned) {
   Comm& comm = call.comm;
   const bool pairs = call.op().pairs;
@@ -143,7 +142,6 @@ int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Argume
   std::shared_ptr<Staged> staged = call.staged;
   auto work = std::make_shared<Work>(comm.shared_from_this(), entry, call.name, call.form);
   work->began = engine::now();
-  work->turn = turn;
   work->check = call.check;
   work->keep = {call.keep};
   if (pairs) {
@@ -247,34 +245,26 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
   if (phase) key.push_back(phase);
   about.phase = phase;
   std::shared_ptr<Entry> entry = comm.find(key);
-  int64_t turn = -1;
-  auto take_turn = [&](int64_t now) {
-    if (!entry->count->seconds.empty()) turn = now;
-  };
-  if (entry && entry->count) {
-    const int64_t now = entry->count->calls;
-    if (now < entry->count->most) take_turn(entry->count->calls++);
-    else entry = nullptr;
-  }
+  if (entry && entry->count && !entry->count->take()) entry = nullptr;
   if (!entry) {
     entry = prepare(call, arguments, &about);
     if (!entry) return false;
     if ((*error = failed(call, about.code))) return true;
-    if (entry->count) take_turn(entry->count->calls - 1);
-    if (!entry->tried) comm.keep(std::move(key), entry);
+    if (entry->count) entry->count->take();
+    comm.keep(std::move(key), entry);
   }
   if (entry->declined && entry->parts.empty()) {
     if (entry->refused && !decline(call, entry->declined->reason.c_str(), error)) return true;
     note_plain(call, entry->declined);
     if (op.pairs) take_tags(call);
-    if (turn < 0) return false;
+    if (!entry->count) return false;
     const double start = engine::now();
     *error = mpi_carries_out(call);
     if (call.staged && !*error) {
       call.staged->give_back();
       *error = failed(call, call.staged->code());
     }
-    entry->count->seconds[size_t(turn)] = engine::now() - start;
+    entry->count->seconds += engine::now() - start;
     return true;
   }
   const Way& way = *entry->parts.back().way;
@@ -286,7 +276,7 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
         "owner_exact=True lets it keep its own");
   }
   *error = call.form == persistent ? failed(call, keep_call(call, entry, arguments, poisoned))
-                                   : carry_out(call, entry, arguments, turn, poisoned);
+                                   : carry_out(call, entry, arguments, poisoned);
   return true;
 }
 
