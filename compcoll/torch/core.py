@@ -29,7 +29,7 @@ from compcoll.core import environment
 from compcoll.engine import _engine
 from compcoll.marked import Marked
 from compcoll.torch import peers, policies
-from compcoll.torch.operation import Operation
+from compcoll.torch.operation import Operation, Terms
 from compcoll.torch.peers import Notice
 from compcoll.torch.policies import Options
 from compcoll.torch.report import GroupStats
@@ -225,10 +225,10 @@ class Core:
         sizes = torch.zeros(self.size, dtype=torch.int64)
         number = torch.tensor([data.numel()])
         part = collectives.all_gather_single(self, sizes, number)
-        self.launch(Operation(self, op, [part], [sizes], [number], (), sync=True)).wait()
+        self.launch(Operation(self, op, [part], [sizes], [number], (), Terms(waits=True))).wait()
         everyone = [torch.empty(n, dtype=torch.uint8) for n in sizes.tolist()]
         part = collectives.all_gather(self, everyone, data)
-        self.launch(Operation(self, op, [part], everyone, [data], (), sync=True)).wait()
+        self.launch(Operation(self, op, [part], everyone, [data], (), Terms(waits=True))).wait()
         return [pickle.loads(one.numpy().tobytes()) for one in everyone]
 
     def flush(self) -> None:
