@@ -34,7 +34,7 @@ help:  ## Show this list
 
 demo: $(VENV)/.bench  ## Simulate a flow over plain MPI and over compcoll, on 4 ranks and at 1 Gb/s
 	@mkdir -p $(dir $(FIGURE))
-	@$(BIN)/python -m compcoll demo --ranks $(RANKS) --out $(FIGURE)
+	@$(BIN)/python -m benchmarks.demo --ranks $(RANKS) --out $(FIGURE)
 	@echo "The figure is $(abspath $(FIGURE))"
 
 # A sample of the tests, as conftest.py has it; .ci/run names ranks, and where all tests run.
@@ -153,7 +153,7 @@ fuzz-smoke:  ## The same for 3 seconds each, where there is clang
 	@$(MAKE) --no-print-directory -C fuzz smoke
 
 kernels: $(VENV)/.kernels  ## Compile the CUDA kernels for four architectures, without a GPU
-	python -m compcoll kernels
+	python -m compcoll info --kernels
 
 carry: $(VENV)/.kernels  ## Build what a bare machine with a GPU needs for gpu-check: carry/, dist/gpu-check.tar.gz
 	python benchmarks/offline_bundle.py --python $(CARRY_PYTHON) --arch $(CARRY_ARCH)

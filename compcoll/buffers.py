@@ -1,10 +1,10 @@
-"""Buffer specifications for what mpi4py cannot say: an array's dimensions, and floats that it does not know.
+"""Buffer specifications beyond mpi4py's: with an array's dimensions, and of floats that it does not know.
 
 ``comm.Bcast(compcoll.shaped(field))`` tells a codec such as zfp of the dimensions of an array;
 ``comm.Allreduce(MPI.IN_PLACE, compcoll.typed(gradient))`` takes an array of ml_dtypes, or a tensor, of 16-bit
 or 8-bit floats. `BFLOAT16`, `FLOAT16`, `FLOAT8_E4M3` and `FLOAT8_E5M2` are their datatypes, for other forms
-of buffers. Where MPI has a type itself, such as MPI 5's ``MPI.BFLOAT16_T``, that is meant; else integers of
-the same size are sent, which `MPI.SUM` adds up as floats.
+of buffers: MPI's own type where it has one, such as ``MPI.BFLOAT16_T`` of MPI 5, otherwise integers of equal
+size, which `MPI.SUM` adds up as floats.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["BFLOAT16", "FLOAT8_E4M3", "FLOAT8_E5M2", "FLOAT16", "datatype_of", "
 
 
 def _sum_of(dtype: np.dtype) -> MPI.Op:
-    """`MPI.SUM` for integers that hold floats of a type."""
+    """Return the `MPI.SUM` of integers that hold floats of a type."""
     if dtypes.supported(dtype):
         return _engine.sum_of_halves(dtype)
 
@@ -37,7 +37,7 @@ def _sum_of(dtype: np.dtype) -> MPI.Op:
 
 
 def _make(dtype: np.dtype, name: str, known: MPI.Datatype = MPI.DATATYPE_NULL) -> MPI.Datatype:
-    """A datatype of floats: MPI's own, or a duplicate of its integers that is taken for them."""
+    """Make a datatype of floats: MPI's own, or a duplicate of one of integers that stands for them."""
     if known != MPI.DATATYPE_NULL and known.handle:
         return known
     made = (MPI.UINT8_T if dtype.itemsize == 1 else MPI.UINT16_T).Dup()
@@ -63,12 +63,12 @@ _OWN = {dtype: globals()[name] for name, dtype in _DTYPES.items()}
 
 @cache
 def datatype_of(dtype: Any) -> MPI.Datatype:
-    """The datatype of an array's elements.
+    """Return the datatype of an array's elements.
 
     Raises
     ------
     TypeError
-        Where there is none.
+        For a dtype without one.
     """
     dtype = np.dtype(dtype)
     if dtype in _OWN:
@@ -82,13 +82,13 @@ def datatype_of(dtype: Any) -> MPI.Datatype:
 
 
 def typed(array: Any) -> list[Any]:
-    """A buffer specification of an array, or a tensor, of any type that MPI or compcoll has.
+    """Buffer specification of an array, or a tensor, of any type that MPI or compcoll has.
 
     Parameters
     ----------
     array : array or torch.Tensor
-        Contiguous, of NumPy, CuPy or torch; of the host's memory or a GPU's. Of ml_dtypes bfloat16,
-        float8_e4m3fn and float8_e5m2.
+        Contiguous, of any shape, in the memory of the host or a GPU. Its dtype is one of NumPy's, or
+        bfloat16, float8_e4m3fn or float8_e5m2 of ml_dtypes or torch.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def typed(array: Any) -> list[Any]:
 
 
 def shaped(array: Any) -> list[Any]:
-    """A buffer specification that tells codecs the dimensions of an array.
+    """Buffer specification that tells codecs the dimensions of an array.
 
     The first dimension counts entries: those of a collective are cut along it, so that each of the blocks of
     ``Alltoall`` or ``Scatter`` has the others whole. Sums take no shapes; give them `typed` or the bare
@@ -141,7 +141,7 @@ def shaped(array: Any) -> list[Any]:
 
 
 class _Rows(MPI.Datatype):
-    """A datatype that is freed with the last specification that has it."""
+    """Datatype that is freed with the last specification that has it."""
 
     def __del__(self, _is_over: Any = MPI.Is_finalized, _null: Any = MPI.DATATYPE_NULL) -> None:
         if not _is_over() and self != _null:
@@ -152,7 +152,7 @@ _known: WeakValueDictionary[tuple[tuple[int, ...], int], _Rows] = WeakValueDicti
 
 
 def _nested(shape: tuple[int, ...], element: MPI.Datatype) -> _Rows:
-    """A datatype of an array of so many elements along each dimension."""
+    """Return a contiguous datatype of an array with this shape."""
     key = shape, _engine.handle(element)
     found = _known.get(key)
     if found is not None:
@@ -167,7 +167,7 @@ def _nested(shape: tuple[int, ...], element: MPI.Datatype) -> _Rows:
 
 
 def _dtype_of(array: Any) -> np.dtype:
-    """The type of an array's elements, of a tensor as NumPy and ml_dtypes have it."""
+    """Return the dtype of an array's elements, for a tensor NumPy's or ml_dtypes' equivalent."""
     if not arrays.is_torch(array):
         return np.dtype(array.dtype)
     name = str(array.dtype).removeprefix("torch.")
@@ -178,7 +178,7 @@ def _dtype_of(array: Any) -> np.dtype:
 
 
 def _as_known(array: Any, dtype: np.dtype) -> Any:
-    """The same memory as mpi4py takes it."""
+    """View an array's memory with elements that mpi4py knows."""
     if dtype not in _OWN:
         return array
     if arrays.is_torch(array):

@@ -32,11 +32,11 @@ __all__ = ["CLASSES", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "wrap_wo
 PolicyLike = Policy | Mapping[str, Any] | str | os.PathLike[str]
 
 
-class _DefaultCodec(str):
-    """The default of ``codec``, told from the same word given by a caller: the environment may change it."""
+class _DefaultText(str):
+    """A default, told from the same word given by a caller: a policy or the environment may change it."""
 
 
-DEFAULT_CODEC = _DefaultCodec("auto")
+DEFAULT_CODEC, DEFAULT_WHEN = _DefaultText("auto"), _DefaultText("always")
 
 
 class Comm(ObjectCalls, MPI.Intracomm):
@@ -110,7 +110,7 @@ class Comm(ObjectCalls, MPI.Intracomm):
         comm: MPI.Intracomm | None = None,
         codec: str | Codec | None = DEFAULT_CODEC,
         *,
-        when: str = "always",
+        when: str = DEFAULT_WHEN,
         min_nbytes: int | None = None,
         strict: bool = False,
         owner_exact: bool = False,
@@ -121,7 +121,7 @@ class Comm(ObjectCalls, MPI.Intracomm):
             return
         if codec is DEFAULT_CODEC:
             codec = None
-        make = partial(make_policy, None, codec, when, min_nbytes, policy)
+        make = partial(make_policy, None, codec, None if when is DEFAULT_WHEN else when, min_nbytes, policy)
         self._become(comm, construct(comm, make, strict, owner_exact, device_buffers))
 
     def _become(self, origin: MPI.Intracomm, handle: int) -> None:

@@ -55,6 +55,7 @@ def construct(
     try:
         seconds = environment.timeout()
         policy, threads = make(), environment.threads()
+        environment.table()
         shares, nodes = environment.shared_memory(), environment.nodes(_WORLD.Get_size())
         asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
         agreed = fields_of(policy) | {
@@ -100,8 +101,8 @@ def _mark(plain: MPI.Intracomm, marked: Marked, words: bytes, watched: int, itse
         handle, marked.number = plain.handle, _engine.mark(plain, marked.limits, marked.key, marked)
     else:
         handle, marked.number = _engine.duplicate(plain, marked.limits, marked.key, marked, words)
-    if marked.asks_model:
-        marked.find_advisor(plain)
+    if marked.size > 1 and marked.needs_measurement:
+        marked.measure(plain)
     for meet in hooks.meets if watched else ():
         meet(marked, watched)
     return int(handle)
@@ -120,6 +121,7 @@ def mark_group(comm: MPI.Intracomm, policies: Sequence[Policy], like: Marked | N
     """
     _begin()
     nodes, shares = environment.nodes(_WORLD.Get_size()), environment.shared_memory()
+    environment.table()
     mine = survey(comm, environment.threads(), nodes, shares)
     everyone = comm.allgather((mine, hooks.watched, _RANDOM.getrandbits(64)))
     facts = [one for one, *_ in everyone]

@@ -69,7 +69,7 @@ async def _enable(client: Any, family: _Family) -> None:
 
 
 class _Family(WorkerPlugin):
-    """What a worker answers with, registered for its process."""
+    """The serializer of arrays in a worker's answers, registered for its process."""
 
     name = f"{NAME}-family"
 
@@ -99,7 +99,7 @@ class _Family(WorkerPlugin):
 
 
 class _Requests(WorkerPlugin):
-    """What a worker asks others for."""
+    """The list of serializers in a worker's requests to others."""
 
     name = NAME
 
@@ -112,7 +112,7 @@ class _Requests(WorkerPlugin):
 
 
 def loads(header: dict[str, Any], frames: list[Any]) -> Any:
-    """The array of `_Family.dumps`; FrameError where the frame is damaged."""
+    """Decode the header and frame of `_Family.dumps`; FrameError where the frame is damaged."""
     (frame,) = frames
     shape, size = tuple(header["shape"]), compcoll.inspect(frame).size
     if size != math.prod(shape):

@@ -8,7 +8,6 @@ communicated.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from threading import RLock
 from typing import Any
@@ -17,9 +16,10 @@ from mpi4py import MPI
 
 from compcoll.devices.aware import reported
 from compcoll.engine import _engine
-from compcoll.engine.group import RankFacts, facts_of, find_machine, find_neighbours
-from compcoll.model.trials import Advisor
+from compcoll.engine.group import RankFacts, facts_of, find_neighbours
 from compcoll.policy import Policy
+from compcoll.policy.advisor import Advisor, Measured, measure
+from compcoll.policy.policy import Place
 from compcoll.report import Report
 
 __all__ = ["DERIVING", "Marked", "Settings"]
@@ -61,8 +61,8 @@ class Marked:
         Calls of objects of which arrays were compressed.
     report_of_objects : Report
         Of the last of these.
-    advisor : Advisor or None
-        Decisions of ``auto`` and ``pays``; None where nothing was measured yet.
+    measured : Measured or None
+        What ``auto`` and ``pays`` know; None where nothing asks them, and of one made of a marked one.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Marked:
         self.policies: Sequence[Policy] = [self.policy]
         self.is_torchs = False
         self.watch: Callable[..., None] | None = None
-        self.advisor: Advisor | None = None
+        self.measured: Measured | None = None
         self.objects, self.report_of_objects = 0, Report("", False, "no call yet")
 
     @classmethod
@@ -116,9 +116,9 @@ class Marked:
         return reasons[0] if all(reasons) else ""
 
     @property
-    def asks_model(self) -> bool:
-        """Whether any call depends on what the model says."""
-        return any(policy.asks_model(self.facts.link) for policy in self.policies)
+    def needs_measurement(self) -> bool:
+        """Whether any call depends on what was measured."""
+        return any(policy.needs_measurement(self.facts.link) for policy in self.policies)
 
     @property
     def limits(self) -> tuple[int, bool, bool, bool, bool]:
@@ -135,6 +135,19 @@ class Marked:
         self.settings = (self.policy, *self.settings[1:])
         _engine.renew(self.comm, self.limits)
 
+    def place(self, name: str) -> Place:
+        """The communicator as policies look at it, under its name where rules do."""
+        facts = self.facts
+        return Place(
+            self.size,
+            name,
+            facts.link,
+            facts.ranks_per_node,
+            facts.n_nodes,
+            facts.gpus,
+            exact_sums=not self.is_torchs,
+        )
+
     # -- what schedules need
 
     @cached_property
@@ -150,33 +163,20 @@ class Marked:
 
     # -- decisions by measurement
 
-    @property
-    def _first(self) -> Marked:
-        """The one that was not made of a marked one: it has measured before any of the others was made.
+    def measure(self, comm: MPI.Intracomm) -> None:
+        """Measure the link, and read what earlier trials found; collective over ``comm``, of its ranks."""
+        if self.measured is None:
+            self.measured = measure(comm, self.facts)
 
-        What those in between know is asked for by each rank at a time of its own.
-        """
-        return self if self.parent is None else self.parent._first
-
-    def find_advisor(self, comm: MPI.Intracomm) -> Advisor:
-        """Have what ``auto`` and ``pays`` decide by; collective over ``comm``, of the same ranks."""
-        if self.advisor is None:
-            of = self._first.advisor
-            machine = find_machine(comm, self.facts, of.machine if of is not None else None)
-            self.advisor = self._advisor(machine)
-            _engine.forget_calls()  # what was left to MPI since nothing was measured
-        return self.advisor
-
-    def known_advisor(self) -> Advisor | None:
-        """The same where nothing has to be measured; local, and alike on all ranks."""
-        of = self._first.advisor
-        if self.advisor is None and of is not None and self.facts.link in of.machine.measured:
-            self.advisor = self._advisor(of.machine)
-        return self.advisor
-
-    def _advisor(self, machine: Any) -> Advisor:
-        machine = replace(machine, sharing=max(machine.sharing, self.facts.sharing))
-        return Advisor(self.comm, machine, self.facts.ranks_per_node, self.facts.workers)
+    @cached_property
+    def advisor(self) -> Advisor:
+        """Decisions of ``auto`` and ``pays``: by what was measured before this communicator was made."""
+        first = self
+        # Each rank asks at a time of its own for those in between.
+        while first.parent is not None and self.measured is None:
+            first = first.parent
+        measured = self.measured or (first.measured.on(self.facts) if first.measured is not None else None)
+        return Advisor(self.comm, self.facts, measured or Measured(0.0, None, self.facts.link))
 
     @property
     def broken(self) -> str:

@@ -1,7 +1,7 @@
-"""The lower-case calls of NumPy arrays: mpi4py pickles them, here as frames, compressed without loss.
+"""Lower-case calls, such as ``bcast`` and ``send``, that pickle NumPy arrays as losslessly compressed frames.
 
-A pickle of a frame is decoded where it is loaded, so that nobody has to know what comes: any receive will do,
-and ranks may give objects of any kind. All else is mpi4py's, the order of sums as well.
+Unpickling decodes a frame, so any receive of mpi4py takes it, and ranks may send objects of any kind.
+Everything else is mpi4py's, the order of sums included.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ObjectCalls"]
 
 
 class _Thread(local):
-    came = 0  # arrays that this thread has decoded
+    decoded = 0  # number of arrays
 
 
 _thread = _Thread()
@@ -36,12 +36,12 @@ _thread = _Thread()
 
 def _decoded(frame: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     array: np.ndarray = decode(frame).reshape(shape)
-    _thread.came += 1
+    _thread.decoded += 1
     return array
 
 
-class _Packed:
-    """An array that is pickled as a frame, where that is smaller; and a term of a sum or a product."""
+class _Framed:
+    """Array that is pickled as a frame, where that is smaller, and an operand of a sum or a product."""
 
     def __init__(self, array: np.ndarray, call: _Call, decision: Any):
         self.array, self._call, self._decision = array, call, decision
@@ -54,24 +54,24 @@ class _Packed:
         return _decoded, (frame, self.array.shape)
 
     def __add__(self, other: Any) -> Any:
-        return self._call.pack(self.array + _plain(other))
+        return self._call.wrap(self.array + _unwrap(other))
 
     def __radd__(self, other: Any) -> Any:
-        return self._call.pack(_plain(other) + self.array)
+        return self._call.wrap(_unwrap(other) + self.array)
 
     def __mul__(self, other: Any) -> Any:
-        return self._call.pack(self.array * _plain(other))
+        return self._call.wrap(self.array * _unwrap(other))
 
     def __rmul__(self, other: Any) -> Any:
-        return self._call.pack(_plain(other) * self.array)
+        return self._call.wrap(_unwrap(other) * self.array)
 
 
-def _plain(obj: Any) -> Any:
-    return obj.array if isinstance(obj, _Packed) else obj
+def _unwrap(obj: Any) -> Any:
+    return obj.array if isinstance(obj, _Framed) else obj
 
 
 class _Call(AbstractContextManager["_Call"]):
-    """A call in which arrays are packed, and its report."""
+    """Call whose arrays are pickled as frames, and its report."""
 
     def __init__(self, comm: Any, name: str):
         self._comm, self._name = comm, name
@@ -80,14 +80,14 @@ class _Call(AbstractContextManager["_Call"]):
         self._decision: Any = None
 
     def __enter__(self) -> Self:
-        self._before = _thread.came, self._comm.calls_accelerated
+        self._before = _thread.decoded, self._comm.calls_accelerated
         return self
 
     def __exit__(self, *exc: object) -> None:
-        came, accelerated = self._before
-        if self._marked is None or not (self._stats.messages or _thread.came > came):
+        decoded, accelerated = self._before
+        if self._marked is None or not (self._stats.messages or _thread.decoded > decoded):
             return
-        # Else a call of bytes that mpi4py has made counts.
+        # Otherwise the accelerated call of bytes that mpi4py has made is counted already.
         self._marked.objects += self._comm.calls_accelerated == accelerated
         self._marked.report_of_objects = describe(self._name, self._decision, self._stats)
         _engine.note_objects(self._comm)
@@ -95,14 +95,14 @@ class _Call(AbstractContextManager["_Call"]):
             hook(self._stats.raw_nbytes - self._stats.wire_nbytes)
 
     def count(self, nbytes: int, frame_nbytes: int, decision: Any) -> None:
-        """A frame was pickled."""
+        """Record a frame that was pickled."""
         self._stats.messages += 1
         self._stats.raw_nbytes += nbytes
         self._stats.wire_nbytes += frame_nbytes
         self._decision = decision
 
-    def pack(self, obj: Any, peer: int = -1) -> Any:
-        """What is pickled in the place of an object for a rank."""
+    def wrap(self, obj: Any, peer: int = -1) -> Any:
+        """Return the object to pickle for a rank: arrays worth a frame as `_Framed`, others unchanged."""
         marked = self._marked
         if type(obj) is not np.ndarray or marked is None or marked.idle or peer == marked.rank:
             return obj
@@ -116,63 +116,63 @@ class _Call(AbstractContextManager["_Call"]):
         decision = decide_message(marked, like, obj.dtype, obj.nbytes, peer, name)
         if decision.codec is None:
             return obj
-        return _Packed(obj, self, replace(decision, codec=codec("lossless")))
+        return _Framed(obj, self, replace(decision, codec=codec("lossless")))
 
-    def add(self, obj: Any, op: Any) -> Any:
-        """The same of what is added up, or multiplied."""
-        return self.pack(obj) if op in (MPI.SUM, MPI.PROD) else obj
+    def wrap_operand(self, obj: Any, op: Any) -> Any:
+        """Return the object to pickle as an operand of a reduction: a `_Framed` for sums and products."""
+        return self.wrap(obj) if op in (MPI.SUM, MPI.PROD) else obj
 
     def run(self, *args: Any) -> Any:
-        """The result of mpi4py's method."""
-        return _plain(getattr(MPI.Intracomm, self._name)(self._comm, *args))
+        """Call mpi4py's method and return its result."""
+        return _unwrap(getattr(MPI.Intracomm, self._name)(self._comm, *args))
 
 
 def _pickles() -> bool:
-    """Whether mpi4py pickles: a program may have it use other functions, which need not take a frame."""
+    """Whether mpi4py uses pickle itself: functions that a program has put in its place may refuse frames."""
     return MPI.pickle.dumps(None) == pickle.dumps(None, MPI.pickle.PROTOCOL)
 
 
-#: Operations whose rules are those of calls of objects, where these have another name.
+#: Operations whose algorithms decide for a call of objects of another name.
 _LIKE = {"allgather": "Allgatherv", "gather": "Gatherv", "scatter": "Scatterv", "alltoall": "Alltoallv"}
 
 
 class ObjectCalls:
-    """Methods of `compcoll.Comm` that take objects, as those of mpi4py."""
+    """Lower-case methods of `compcoll.Comm`, with mpi4py's signatures."""
 
     __slots__ = ()
     rank: int
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         with _Call(self, "bcast") as call:
-            return call.run(call.pack(obj) if self.rank == root else obj, root)
+            return call.run(call.wrap(obj) if self.rank == root else obj, root)
 
     def allgather(self, sendobj: Any) -> Any:
         with _Call(self, "allgather") as call:
-            return call.run(call.pack(sendobj))
+            return call.run(call.wrap(sendobj))
 
     def gather(self, sendobj: Any, root: int = 0) -> Any:
         with _Call(self, "gather") as call:
-            return call.run(call.pack(sendobj, root), root)
+            return call.run(call.wrap(sendobj, root), root)
 
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
         with _Call(self, "scatter") as call:
             if self.rank == root and sendobj is not None:
-                sendobj = [call.pack(one, peer) for peer, one in enumerate(sendobj)]
+                sendobj = [call.wrap(one, peer) for peer, one in enumerate(sendobj)]
             return call.run(sendobj, root)
 
     def alltoall(self, sendobj: Any) -> Any:
         with _Call(self, "alltoall") as call:
             if sendobj is not None:
-                sendobj = [call.pack(one, peer) for peer, one in enumerate(sendobj)]
+                sendobj = [call.wrap(one, peer) for peer, one in enumerate(sendobj)]
             return call.run(sendobj)
 
     def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
         with _Call(self, "reduce") as call:
-            return call.run(call.add(sendobj, op), op, root)
+            return call.run(call.wrap_operand(sendobj, op), op, root)
 
     def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
         with _Call(self, "allreduce") as call:
-            return call.run(call.add(sendobj, op), op)
+            return call.run(call.wrap_operand(sendobj, op), op)
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         self._send("send", obj, dest, tag)
@@ -188,7 +188,7 @@ class ObjectCalls:
 
     def _send(self, name: str, obj: Any, dest: int, tag: int) -> Any:
         with _Call(self, name) as call:
-            return call.run(call.pack(obj, dest), dest, tag)
+            return call.run(call.wrap(obj, dest), dest, tag)
 
     def sendrecv(
         self,
@@ -201,4 +201,4 @@ class ObjectCalls:
         status: MPI.Status | None = None,
     ) -> Any:
         with _Call(self, "sendrecv") as call:
-            return call.run(call.pack(sendobj, dest), dest, sendtag, recvbuf, source, recvtag, status)
+            return call.run(call.wrap(sendobj, dest), dest, sendtag, recvbuf, source, recvtag, status)

@@ -12,9 +12,9 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from compcoll.core import dtypes
+from compcoll.core._cpu import Count
 from compcoll.core._gpu import NO_GPU
 from compcoll.devices import cuda
 from compcoll.devices.memory import DeviceArray
@@ -24,17 +24,14 @@ from compcoll.engine.call import prepare as prepare_call
 from compcoll.engine.coding import coding
 from compcoll.engine.shaping import inner_of_message
 from compcoll.marked import Marked
-from compcoll.model.trials import Advisor, Trial, TriedStarts
 from compcoll.operations import OPERATIONS, REDUCTIONS, Blocks, Operation
 from compcoll.policy.decision import Decision, without_base
+from compcoll.policy.policy import Place
 from compcoll.schedule.trace import chunk_step
 
 __all__ = ["decide_message", "load_kernels", "prepare", "prepare_message"]
 
-#: Whether MPI has persistent collectives itself, so that both ways can be tried.
-_HAS_PERSISTENT = MPI.Get_version() >= (4, 0)
 _UNKNOWN_TYPE = "the buffers' type is not accelerated"
-_NOT_MEASURED = "no blocking call has measured yet whether that saves time"
 _INSIDE = "it stays in its node"
 
 
@@ -48,7 +45,7 @@ def prepare(description: Any) -> None:
     marked: Marked = description.side or Marked.of(description.number)
     operation = OPERATIONS[description.op]
     if marked.idle:
-        description.leave(marked.idle, idle=True)
+        description.decline(marked.idle, idle=True)
     elif operation.decides.name == "PAIR":
         _prepare_pairs(marked, operation, description)
     else:
@@ -61,14 +58,10 @@ def prepare(description: Any) -> None:
 def _prepare_for_all(marked: Marked, operation: Operation, description: Any) -> None:
     element = dtypes.dtype_of(description.dtype)
     call = _call_of(operation, marked.rank, description, element)
-    decision, trial = _decide(marked, operation, call, element, description)
-    count = trial.count if trial is not None else None
+    decision, count = _decide(marked, operation, call, element, description)
     if decision.codec is None:
-        description.leave(decision.reason, count=count)
+        description.decline(decision.reason, count=count)
         return
-    tried = None
-    if description.form == PERSISTENT and decision.ask and _HAS_PERSISTENT and not decision.codec.has_base:
-        tried = _try_starts(marked, call, decision)
     replaces = operation.n_buffers == 1 and not (marked.owner_exact or decision.codec.lossless)
     description.serve(
         prepare_call(
@@ -77,7 +70,6 @@ def _prepare_for_all(marked: Marked, operation: Operation, description: Any) -> 
         count=count,
         writes_back=replaces,
         differs=decision.codec.has_base,
-        tried=tried,
     )
 
 
@@ -98,7 +90,7 @@ def _call_of(operation: Operation, rank: int, description: Any, element: np.dtyp
 
 
 def _sample(operation: Operation, rank: int, description: Any, element: np.dtype) -> Any:
-    """Values that this rank sends, for the model to look at; those of others are about to be overwritten."""
+    """Values that this rank sends, to measure a codec on; those of others are about to be overwritten."""
     blocks = description.send
     if not blocks and (not operation.root or operation.reduces or rank == description.root):
         blocks = description.recv[rank if operation.recv.many else 0 :]
@@ -147,51 +139,34 @@ def _shape(block: tuple[Any, ...], element: np.dtype) -> tuple[int, ...] | None:
 
 def _decide(
     marked: Marked, operation: Operation, call: Call, element: np.dtype, description: Any
-) -> tuple[Decision, Trial | None]:
-    """The decision on a call, and the trial that it is part of."""
+) -> tuple[Decision, Count | None]:
+    """The decision on a call, and the block of calls for which it holds; None: for all."""
     keeps = description.form == PERSISTENT and not operation.reduces
     decision = _by_policy(marked, call, element, description)
     if not keeps:
         decision = without_base(call.op, decision)
-    if decision.codec is None or not decision.ask or decision.codec.has_base:  # whose ratio no profile knows
+    if decision.codec is None or not decision.ask or decision.codec.has_base:  # whose ratio changes
         return decision, None
-    if description.form == BLOCKING:
-        advisor: Any = marked.find_advisor(marked.comm)
-        return advisor.decide(call.op, call.dtype, call.nbytes, decision, call.sample)
-    advisor = marked.known_advisor()
-    if advisor is None:
-        return replace(decision, codec=None, reason=_NOT_MEASURED), None
-    tried = description.form == PERSISTENT and _HAS_PERSISTENT
-    ask = advisor.decide_persistent if tried else advisor.decide_nonblocking
-    return ask(call.op, call.dtype, call.nbytes, decision), None
+    if description.form != BLOCKING:
+        return marked.advisor.decide_beside(call.op, call.dtype, call.nbytes, decision), None
+    return marked.advisor.decide(call.op, call.dtype, call.nbytes, decision, call.sample, description.began)
 
 
 def _by_policy(marked: Marked, call: Call, element: np.dtype, description: Any) -> Decision:
-    facts, whole = marked.facts, None
+    whole = None
     if marked.is_torchs and call.op in REDUCTIONS:  # whose messages are parts of a tensor
         whole = sum(len(block) for block in call.send or call.recv) * call.dtype.itemsize
     decision = marked.policies[description.phase].decide(
         call.op,
         call.dtype,
         call.nbytes,
-        marked.size,
-        description.name,
-        facts.link,
-        facts.ranks_per_node,
+        marked.place(description.name),
         element,
-        facts.gpus,
         whole,
-        facts.n_nodes,
-        exact_sums=not marked.is_torchs,
     )
     if marked.watch is not None and decision.codec is not None:
         marked.watch(description.phase, call.op, whole or call.nbytes, element, decision.codec)
     return decision
-
-
-def _try_starts(marked: Marked, call: Call, decision: Decision) -> TriedStarts:
-    advisor: Any = marked.known_advisor()
-    return advisor.try_starts(call.op, call.dtype, call.nbytes, decision, marked.comm)
 
 
 # -- calls in which each pair of ranks decides for the message between them
@@ -204,7 +179,7 @@ def _prepare_pairs(marked: Marked, operation: Operation, description: Any) -> No
     chosen = [_large(marked, operation, description, messages, of, reasons) for messages, of in sides]
     if not any(chosen):
         reason, refused = max(reasons, key=lambda one: one[1], default=("its messages are small", False))
-        description.leave(reason, refused=refused)
+        description.decline(reason, refused=refused)
         return
     out, into = (
         [i in some for i in range(len(messages))] for some, (messages, _) in zip(chosen, sides, strict=True)
@@ -279,7 +254,7 @@ def prepare_message(description: Any) -> None:
         marked, description.op, element, description.nbytes, description.peer, description.name
     )
     if decision.codec is None:
-        description.leave(decision.reason)
+        description.decline(decision.reason)
         return
     dtype, n = dtypes.real_dtype(element), description.n
     step = chunk_step(n, max(decision.chunk_nbytes // dtype.itemsize, 1))
@@ -294,7 +269,7 @@ def decide_message(
 ) -> Decision:
     """The decision on a message of so many bytes that only its two ends know of."""
     dtype = dtypes.real_dtype(element)
-    decision = marked.policy.decide(op, dtype, nbytes, marked.size, name, marked.facts.link, element=element)
+    decision = marked.policy.decide(op, dtype, nbytes, Place(marked.size, name, marked.facts.link), element)
     decision = without_base(op, decision)
     nodes = marked.facts.nodes
     is_rank = 0 <= peer < len(nodes)  # else MPI's error is to come
@@ -302,10 +277,7 @@ def decide_message(
         return replace(decision, codec=decision.intra, ask=False, reason=_INSIDE)
     if not decision.ask or decision.codec is None:
         return decision
-    advisor: Advisor | None = marked.known_advisor()
-    if advisor is None:
-        return replace(decision, codec=None, reason=_NOT_MEASURED)
-    return advisor.decide_p2p(op, dtype, nbytes, decision)
+    return marked.advisor.decide_message(dtype, nbytes, decision)
 
 
 def load_kernels(number: int, gpu: int) -> None:

@@ -1,4 +1,7 @@
-"""The record of a call: bytes, ratio, codecs really used, stage times, error bound; and sums of records."""
+"""Reports of calls (bytes, ratio, codecs really used, stage times, error bound), and their sums.
+
+`Comm.report` and `compcoll.summary` give them to programs; traces and torch's reports are made of them.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ class Summary:
     raw_nbytes, wire_nbytes : int
         Bytes of accelerated calls, as in `Report`: what this rank would have sent uncompressed, and sent.
     operations : dict of str to Summary
-        The same by operation, such as ``"Alltoall"``, of which ``Ialltoall`` is a form; empty in that of one.
+        Sums by operation, such as ``"Alltoall"``, of which ``Ialltoall`` is a form; empty in that of one.
     """
 
     calls: int = 0
@@ -159,7 +162,7 @@ class Stats:
 
 
 def describe(op: str, way: Any, outcome: Any = None) -> Report:
-    """The report of a call; without an outcome the second argument is the reason why MPI ran it."""
+    """Make the report of a call; without an outcome the second argument is the reason why MPI ran it."""
     if outcome is None:
         return Report(op, False, str(way))
     reason, spec, algorithm = "received as it came", None, "stream"

@@ -23,13 +23,13 @@ TIME = "time $t\\,U/L$ (nondimensional)"
 
 
 def draw(runs, path: str | Path, timings=()) -> None:
-    """Draw the runs of `benchmarks.demo.simulate` into a file, PNG or what its suffix says.
+    """Draw the runs of `benchmarks.demo.program.simulate` into a file, PNG or what its suffix says.
 
     Parameters
     ----------
-    runs : list of benchmarks.demo.Run
+    runs : list of benchmarks.demo.program.Run
     path : path
-    timings : sequence of (str, list of benchmarks.demo.Run or str)
+    timings : sequence of (str, list of benchmarks.demo.program.Run or str)
         Up to two places where the flow was simulated, and the runs there; or why there are none.
     """
     timings = timings or [("these ranks", runs)]

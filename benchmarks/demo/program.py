@@ -273,7 +273,3 @@ def run(
 def recorded(path: str | Path) -> list[Run]:
     """The runs that `run` has left in a file."""
     return [Run(**one) for one in json.loads(Path(path).read_text())]
-
-
-if __name__ == "__main__":
-    run(MPI.COMM_WORLD)

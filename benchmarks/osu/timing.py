@@ -18,8 +18,6 @@ from time import process_time
 import numpy as np
 from mpi4py import MPI
 
-from compcoll.engine.measure import midmean
-
 from .data import Source
 from .operations import Case, Operation
 
@@ -225,6 +223,13 @@ def _check(case: Case, comms: dict[str, MPI.Comm], world: MPI.Comm, values: Sour
             bound += case.rounding
         checks.append((accelerated, reason, ratio, error, bound, bool(sound)))
     return checks
+
+
+def midmean(values: np.ndarray) -> float:
+    """The interquartile mean: no single value changes it much, nor which of two modes has the median."""
+    ordered = np.sort(values)
+    cut = ordered.size // 4
+    return float(ordered[cut : ordered.size - cut].mean())
 
 
 def _reported(report, world: MPI.Comm) -> tuple[bool, str, float, float | None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..osu.timing import CONTROL
 
-__all__ = ["auto", "model", "scaling", "speedups"]
+__all__ = ["auto", "scaling", "speedups"]
 
 
 def speedups(runs: list[dict], path: Path) -> None:
@@ -67,31 +67,6 @@ def auto(runs: list[dict], path: Path) -> None:
     panels[0][0].set_ylabel("speed-up over plain MPI")
     panels[0][0].set_ylim(0, None)
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-
-
-def model(runs: list[dict], path: Path) -> None:
-    """Predicted over measured time."""
-    plt = _pyplot()
-    figure, axes = plt.subplots(figsize=(5.2, 4.6), layout="constrained")
-    rows = [row for run in runs for row in run["rows"]]
-    for name in dict.fromkeys(row["codec"] for row in rows):
-        own = [row for row in rows if row["codec"] == name]
-        label = "plain MPI" if name == "mpi" else name
-        axes.plot(
-            [1e3 * r["measured"] for r in own],
-            [1e3 * r["predicted"] for r in own],
-            "o",
-            markersize=4,
-            label=label,
-        )
-    ends = [1e3 * f(row["measured"] for row in rows) for f in (min, max)]
-    axes.plot(ends, ends, "k-", linewidth=0.8)
-    axes.fill_between(ends, [0.8 * x for x in ends], [1.2 * x for x in ends], alpha=0.15, label="within 20 %")
-    axes.set(xscale="log", yscale="log", xlabel="measured, ms", ylabel="predicted, ms")
-    axes.grid(alpha=0.3)
-    axes.legend()
     figure.savefig(path, dpi=130)
     plt.close(figure)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..osu.timing import CONTROL
 
-__all__ = ["link", "model", "scaling", "speedups", "steps"]
+__all__ = ["link", "scaling", "speedups", "steps"]
 
 
 def link(run: dict) -> str:
@@ -43,25 +43,6 @@ def times(row: dict) -> str:
     """Two cells: milliseconds of a call, and of a processor."""
     busy = row.get("processor_seconds")
     return f"{1e3 * row['seconds']['median']:.2f} | {'-' if busy is None else f'{1e3 * busy:.2f}'}"
-
-
-def model(runs: list[dict]) -> list[str]:
-    """Lines of a table of predictions."""
-    lines = [
-        "| hosts and link | operation | message | codec | measured, ms | predicted, ms | error |",
-        "| --- | --- | ---: | --- | ---: | ---: | ---: |",
-    ]
-    rows = [(run, row) for run in runs for row in run["rows"]]
-    for run, row in rows:
-        error = row["predicted"] / row["measured"] - 1
-        lines.append(
-            f"| {link(run)} | {row['op']} | {size(row['nbytes'])} | {row['codec']} "
-            f"| {1e3 * row['measured']:.2f} | {1e3 * row['predicted']:.2f} | {100 * error:+.0f} %"
-            f"{', measured before' * row.get('known', False)} |"
-        )
-    new = [row for _, row in rows if not row.get("known", False)]
-    close = sum(abs(row["predicted"] / row["measured"] - 1) <= 0.25 for row in new)
-    return [*lines, "", f"{close} of {len(new)} predictions of what was not measured before are within 25 %."]
 
 
 def steps(runs: list[dict]) -> list[str]:

@@ -1,6 +1,6 @@
-"""The benchmarks that the command runs: OSU's operations, the lab of namespaces, and the demo.
+"""The operations of OSU's benchmarks, which ``compcoll bench`` runs.
 
-A wheel has them here; a checkout has them, and more, beside the package.
+A wheel has them here; a checkout has them, and all other benchmarks, beside the package.
 """
 
 from pathlib import Path

@@ -1,11 +1,9 @@
 """Checkpoints: arrays encoded once, written beside the rank, copied to a partner, flushed to a shared folder.
 
 file.py          the bytes of one rank's file
-folders.py       files that are there whole or not at all, and where they are found
-parts.py         arrays from the files of several ranks
-reports.py       what saving and loading return
-fetch.py         files of all ranks, and what sets lack
+sets.py          sets of such files: written, found, fetched from any rank, made into arrays
 checkpointer.py  saving and loading, which all ranks do together
+reports.py       results of saving and loading
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from mpi4py import MPI
 from compcoll.checkpoint.checkpointer import Checkpointer
 from compcoll.checkpoint.file import Part
 from compcoll.checkpoint.reports import Checkpoint, SaveReport
+from compcoll.checkpoint.sets import Box
 
 __all__ = ["Checkpoint", "Checkpointer", "Part", "SaveReport", "load", "save", "wait"]
 
@@ -62,12 +61,26 @@ def save(
 
 def load(
     path: str | os.PathLike,
-    parts: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
+    parts: Mapping[str, Box] | None = None,
     *,
     comm: MPI.Intracomm | None = None,
     local: str | os.PathLike | None = None,
 ) -> Checkpoint:
-    """Load the newest complete set; collective. See `Checkpointer.load`."""
+    """Load the newest complete set; collective.
+
+    Parameters
+    ----------
+    path : path
+        The shared folder.
+    parts : mapping of str to (offset, shape), optional
+        The parts of arrays that this rank wants, as for `Checkpointer.load`, which has the errors, too.
+    comm, local : optional
+        Of `Checkpointer`, for a folder that this process has not saved to.
+
+    Returns
+    -------
+    Checkpoint
+    """
     known = _checkpointers.get(os.path.abspath(path))
     if known is not None:
         return known.load(parts)

@@ -22,11 +22,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -37,12 +36,19 @@ from compcoll.core.errors import FrameError
 from compcoll.devices import arrays as device_arrays
 from compcoll.frame import inspect
 
-__all__ = ["Part", "decode", "encode", "read_header", "verify"]
+__all__ = ["Part", "decode", "dtype_of", "encode", "lies_within", "read_header", "verify"]
 
 MAGIC, VERSION = b"CCKP", 2
 _PREFIX = struct.Struct("<4sIQQIII")
-#: Values in a frame of a codec that takes them in a row.
+#: Bytes of the values in a frame of a codec that takes them in a row.
 _PIECE_NBYTES = 4 << 20
+
+
+def lies_within(offset: Sequence[int], shape: Sequence[int], whole: Sequence[int]) -> bool:
+    """Whether an array of a shape, at an offset, lies in another one."""
+    return len(offset) == len(shape) == len(whole) and all(
+        o >= 0 and n >= 0 and o + n <= most for o, n, most in zip(offset, shape, whole, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -53,9 +59,9 @@ class Part:
     ----------
     array : numpy.ndarray
     shape : tuple of int
-        Of the whole.
+        Shape of the whole array.
     offset : tuple of int
-        Where the part begins in it.
+        Index of the part's first element in it.
     """
 
     array: Any
@@ -64,9 +70,7 @@ class Part:
 
     def __post_init__(self) -> None:
         own = np.shape(self.array)
-        if not len(own) == len(self.shape) == len(self.offset) or any(
-            o < 0 or o + n > whole for o, n, whole in zip(self.offset, own, self.shape, strict=True)
-        ):
+        if not lies_within(self.offset, own, self.shape):
             raise ValueError(
                 f"a part of shape {own} at {self.offset} does not lie in an array of {self.shape}"
             )
@@ -75,14 +79,14 @@ class Part:
 def encode(
     values: Mapping[str, Any], spec: Codec, facts: dict[str, Any], bases: Mapping[str, np.ndarray] | None
 ) -> np.ndarray:
-    """The bytes of a file.
+    """Encode arrays into the bytes of a file.
 
     Parameters
     ----------
     values : mapping of str to array or Part
     spec : Codec
     facts : dict
-        Of the set and the rank, for the header.
+        Header's entries about the set and the rank.
     bases : mapping, optional
         Arrays whose differences are stored, by name; others are stored whole.
 
@@ -99,7 +103,7 @@ def encode(
         base = bases.get(name) if bases is not None else None
         if base is not None and (base.dtype, base.shape) != (array.dtype, array.shape):
             base = None
-        own = list(_frames(array, spec, base))
+        own = _frames(array, spec, base)
         frames += own
         described.append(
             {
@@ -121,44 +125,52 @@ def encode(
     return data
 
 
-def _frames(array: np.ndarray, spec: Codec, base: np.ndarray | None) -> Any:
+def _frames(array: np.ndarray, spec: Codec, base: np.ndarray | None) -> list[np.ndarray]:
     """The frames of an array: one where its shape matters, else of pieces in a row."""
-    if array.dtype not in dtypes.CODES:
-        array = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        base = base if base is None else np.ascontiguousarray(base).reshape(-1).view(np.uint8)
-    if spec.has_shape and array.ndim > 1:
-        yield spec.encode(array.reshape(-1, *array.shape[-2:]) if array.ndim > 3 else array)
-        return
-    flat, step = array.reshape(-1), _PIECE_NBYTES // array.itemsize
-    known = base if base is None else base.reshape(-1)
-    for begin in range(0, flat.size, step):
-        piece = flat[begin : begin + step]
-        if isinstance(spec, delta.Delta):
-            yield delta.encode(piece, None if known is None else known[begin : begin + step])
-        else:
-            yield spec.encode(piece)
+    if spec.has_shape and array.ndim > 1 and array.dtype in dtypes.CODES:
+        return [spec.encode(array.reshape(-1, *array.shape[-2:]) if array.ndim > 3 else array)]
+    row, known = _row(array), None if base is None else _row(base)
+    step = _PIECE_NBYTES // row.itemsize
+    pieces = [slice(begin, begin + step) for begin in range(0, row.size, step)]
+    if isinstance(spec, delta.Delta):
+        return [delta.encode(row[piece], None if known is None else known[piece]) for piece in pieces]
+    return [spec.encode(row[piece]) for piece in pieces]
+
+
+def _row(array: np.ndarray) -> np.ndarray:
+    """The values of an array in a row, or their bytes where frames cannot hold them; a view if it can be."""
+    row = np.ascontiguousarray(array).reshape(-1)
+    return row if array.dtype in dtypes.CODES else row.view(np.uint8)
+
+
+class _Prefix(NamedTuple):
+    header_nbytes: int
+    frames_nbytes: int
+    header_checksum: int
+    frames_checksum: int
 
 
 def read_header(path: str) -> dict[str, Any]:
     """The header of a file, whose frames are not looked at; FrameError or OSError."""
     with open(path, "rb") as file:
-        prefix = np.frombuffer(file.read(_PREFIX.size), np.uint8)
-        return _parsed(prefix, np.frombuffer(file.read(_prefix(prefix)[0]), np.uint8))
+        prefix = _read_prefix(np.frombuffer(file.read(_PREFIX.size), np.uint8))
+        return _parse(prefix, np.frombuffer(file.read(prefix.header_nbytes), np.uint8))
 
 
 def verify(data: np.ndarray) -> dict[str, Any]:
     """The header of a file's bytes; FrameError where any of them is damaged."""
-    header_nbytes, frames_nbytes, _, checksum = _prefix(data)
-    begin = _PREFIX.size + header_nbytes
-    if data.size != begin + frames_nbytes:
-        raise FrameError(f"a file of {data.size} bytes has not the {begin + frames_nbytes} that it says")
-    if _cpu.checksum(data[begin:]) != checksum:
+    prefix = _read_prefix(data)
+    begin = _PREFIX.size + prefix.header_nbytes
+    if data.size != begin + prefix.frames_nbytes:
+        raise FrameError(
+            f"a file of {data.size} bytes has not the {begin + prefix.frames_nbytes} that it says"
+        )
+    if _cpu.checksum(data[begin:]) != prefix.frames_checksum:
         raise FrameError("the checksum of a file's frames does not match: they are damaged")
-    return _parsed(data, data[_PREFIX.size : begin])
+    return _parse(prefix, data[_PREFIX.size : begin])
 
 
-def _prefix(data: np.ndarray) -> tuple[int, int, int, int]:
-    """Bytes of header and frames, and their checksums."""
+def _read_prefix(data: np.ndarray) -> _Prefix:
     if data.size < _PREFIX.size:
         raise FrameError(f"{data.size} bytes are no checkpoint")
     magic, version, *fields, own = _PREFIX.unpack_from(data.data)
@@ -168,12 +180,11 @@ def _prefix(data: np.ndarray) -> tuple[int, int, int, int]:
         )
     if own != _cpu.checksum(data[:32]):
         raise FrameError("the beginning of a checkpoint is damaged")
-    return tuple(fields)
+    return _Prefix(*fields)
 
 
-def _parsed(prefix: np.ndarray, header: np.ndarray) -> dict[str, Any]:
-    nbytes, _, checksum, _ = _prefix(prefix)
-    if header.size != nbytes or _cpu.checksum(header) != checksum:
+def _parse(prefix: _Prefix, header: np.ndarray) -> dict[str, Any]:
+    if header.size != prefix.header_nbytes or _cpu.checksum(header) != prefix.header_checksum:
         raise FrameError("the header of a checkpoint is damaged")
     found: dict[str, Any] = json.loads(header.tobytes())
     return found
@@ -181,26 +192,20 @@ def _parsed(prefix: np.ndarray, header: np.ndarray) -> dict[str, Any]:
 
 def decode(data: np.ndarray, bases: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
     """The arrays of a file's bytes, which are sound, by name."""
-    at, found = _PREFIX.size + _prefix(data)[0], {}
-    header = _parsed(data, data[_PREFIX.size : at])
-    for one in header["arrays"]:
-        dtype = _dtype(one["dtype"])
-        array = np.empty(one["shape"], dtype)
-        flat = array.reshape(-1)
+    prefix = _read_prefix(data)
+    at, found = _PREFIX.size + prefix.header_nbytes, {}
+    for one in _parse(prefix, data[_PREFIX.size : at])["arrays"]:
+        array = np.empty(one["shape"], dtype_of(one["dtype"]))
         base = bases.get(one["name"]) if bases is not None else None
-        known = None if base is None else np.ascontiguousarray(base).reshape(-1)
-        if dtype not in dtypes.CODES:
-            flat = flat.view(np.uint8)
-            known = known if known is None else known.view(np.uint8)
+        row, known = _row(array), None if base is None else _row(base)
         begin = 0
         for frame_nbytes in one["frames"]:
             frame = data[at : at + frame_nbytes]
-            n = inspect(frame).size
-            piece = flat[begin : begin + n]
-            delta.decode(frame, None if known is None else known[begin : begin + n], piece)
-            at, begin = at + frame_nbytes, begin + n
-        if begin != flat.size:
-            raise FrameError(f"the frames of {one['name']!r} hold {begin} of {prod(one['shape'])} values")
+            piece = slice(begin, begin + inspect(frame).size)
+            delta.decode(frame, None if known is None else known[piece], row[piece])
+            at, begin = at + frame_nbytes, piece.stop
+        if begin != row.size:
+            raise FrameError(f"the frames of {one['name']!r} hold {begin} of {row.size} values")
         found[one["name"]] = array
     return found
 
@@ -211,7 +216,7 @@ def _described(name: str, value: Any, dtype: np.dtype) -> Any:
     with suppress(ValueError):
         has_name = dtype.type is getattr(ml_dtypes, dtype.name, None)
         described = dtype.name if has_name else np.lib.format.dtype_to_descr(dtype)
-    if described is None or dtype.hasobject or _dtype(json.loads(json.dumps(described))) != dtype:
+    if described is None or dtype.hasobject or dtype_of(json.loads(json.dumps(described))) != dtype:
         raise TypeError(f"{name!r}: checkpoints cannot hold arrays of dtype {dtype}")
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
@@ -220,7 +225,8 @@ def _described(name: str, value: Any, dtype: np.dtype) -> Any:
     return described
 
 
-def _dtype(described: Any) -> np.dtype:
+def dtype_of(described: Any) -> np.dtype:
+    """The dtype of a description in a header."""
     if isinstance(described, str) and hasattr(ml_dtypes, described):
         return np.dtype(getattr(ml_dtypes, described))
     return np.lib.format.descr_to_dtype(_fields(described))

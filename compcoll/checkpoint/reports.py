@@ -1,4 +1,4 @@
-"""What saving and loading return."""
+"""Results of saving and loading."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Checkpoint", "SaveReport"]
 
 @dataclass(frozen=True, slots=True)
 class SaveReport:
-    """One save, as this rank saw it.
+    """Sizes and times of one save, of this rank.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class SaveReport:
     partner : int or None
         The rank that has a copy of the file.
     seconds : dict of str to float
-        Of ``encode``, ``exchange`` with partners, ``write``, and ``total``; flushing goes on behind.
+        Times of ``encode``, ``exchange`` with partners, ``write``, and ``total``, without flushing.
     """
 
     step: int
@@ -55,7 +55,7 @@ class Checkpoint:
     step : int
     arrays : dict of str to numpy.ndarray
     ranks : int
-        How many have saved it.
+        Number of ranks that have saved it.
     rebuilt : bool
         Whether files of this rank were missing or damaged, and were written anew.
     passed_over : tuple of str

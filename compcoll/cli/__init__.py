@@ -11,7 +11,7 @@ import compcoll
 __all__ = ["main"]
 
 #: Modules of this package that hold a click command named ``command``.
-COMMANDS = ("bench", "codec", "demo", "explain", "info", "kernels", "preload", "report", "run", "tune")
+COMMANDS = ("bench", "codec", "info", "report", "run", "tune")
 
 
 class Commands(click.Group):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from compcoll.cli.launch import benchmark, is_launched, need_mpi, relaunch, same_ranks
+from compcoll.cli.launch import is_launched, need_mpi, relaunch, same_ranks
 from compcoll.cli.spec import ranks_option
 
 COLLECTIVES = (
@@ -40,8 +40,8 @@ def command(ctx: click.Context, ranks: int | None, op: str, options: tuple[str, 
     """Time an operation on compressed messages beside plain MPI, as the OSU benchmarks do.
 
     OP is a collective, such as alltoall or reduce_scatter; bw, bibw, latency, or mbw_mr and multi_lat of
-    several pairs of ranks; or a nonblocking collective such as ialltoall, of which is told how much of its
-    time a computation beside it hides. Among its OPTIONS are --codec, --sizes, --iters, --data FILE, --dtype,
+    several pairs of ranks; or a nonblocking collective such as ialltoall, with the part of its time that a
+    computation beside it hides. Among its OPTIONS are --codec, --sizes, --iters, --data FILE, --dtype,
     --pickle and --json. Sizes are those of the buffer that a rank passes: of alltoall all of it, where OSU
     counts what goes to one rank. Outside of mpiexec the command starts its ranks itself.
     """
@@ -50,7 +50,8 @@ def command(ctx: click.Context, ranks: int | None, op: str, options: tuple[str, 
     need_mpi()
     if ranks is not None and "--help" not in options:
         same_ranks(ranks)
-    name = f"compcoll bench {op}"
     if op in NONBLOCKING:
-        benchmark("osu.overlap").main(op, list(options), name)
-    benchmark("osu.command").main(op, list(options), name)
+        from compcoll.benchmarks.osu.overlap import main
+    else:
+        from compcoll.benchmarks.osu.command import main
+    main(op, list(options), f"compcoll bench {op}")

@@ -1,4 +1,4 @@
-"""A user's program that is no Python: run in place of this process, with compcoll's library preloaded."""
+"""Programs of C and Fortran, run in place of this process with compcoll's library preloaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["find_executable", "mpiexec_of", "run_executable", "run_preloaded"]
 
 
 def find_executable(program: str) -> str | None:
-    """The path of a program, which may be on the PATH; None of what Python runs, or nobody."""
+    """Find a program that Python does not run, here or on the PATH; its path, or None for all others."""
     path = program if Path(program).exists() else shutil.which(program)
     if re.fullmatch(r"python[\d.]*", Path(program).name):
         raise click.UsageError(
@@ -34,10 +34,11 @@ def find_executable(program: str) -> str | None:
 
 
 def run_executable(path: str, arguments: list[str], settings: dict[str, Any], quiet: bool) -> NoReturn:
-    """Become a program of C or Fortran."""
-    given = {key: str(Path(v).resolve()) if isinstance(v, Path) else v for key, v in settings.items()}
-    more = {SETTINGS: json.dumps(given), **({"COMPCOLL_SUMMARY": "0"} if quiet else {})}
-    _become(path, arguments, True, more)
+    """Become a program of C or Fortran, with the policy of ``compcoll run``."""
+    variables = {SETTINGS: json.dumps(settings, default=lambda path: str(path.resolve()))}
+    if quiet:
+        variables["COMPCOLL_SUMMARY"] = "0"
+    _become(path, arguments, True, variables)
 
 
 def run_preloaded(arguments: list[str]) -> NoReturn:
@@ -45,16 +46,12 @@ def run_preloaded(arguments: list[str]) -> NoReturn:
     _become(sys.executable, arguments, False, {})
 
 
-def _become(path: str, arguments: list[str], embeds: bool, more: dict[str, str]) -> NoReturn:
-    try:
-        variables = {**os.environ, **environment(embeds), **more}
-    except OSError as error:
-        raise click.ClickException(str(error)) from None
+def _become(path: str, arguments: list[str], embeds: bool, variables: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
     try:
-        os.execve(path, [path, *arguments], variables)
+        os.execve(path, [path, *arguments], {**os.environ, **environment(embeds), **variables})
     except OSError as error:
-        raise click.ClickException(f"{path}: {error.strerror}") from None
+        raise click.ClickException(f"{path}: {error.strerror or error}") from None
 
 
 def mpiexec_of(path: str) -> str | None:

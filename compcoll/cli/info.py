@@ -2,44 +2,74 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import platform
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 import click
 
 from compcoll.cli.launch import find_mpiexec
+from compcoll.cli.output import wide_console
+from compcoll.preload import library_path
 
-#: Optional packages: module, distribution, what it is for, and how to get it.
-_OPTIONAL = (
-    ("cupy", None, "arrays on the GPU", "compcoll[cuda12] or compcoll[cuda13]"),
-    ("torch", "torch", "torch tensors, torch.distributed", "compcoll[torch]"),
-    ("matplotlib", "matplotlib", "figures", "compcoll[bench]"),
-    ("scipy", "scipy", "the demo", "compcoll[bench]"),
-    ("zfpy", "zfpy", "comparing with zfp", "compcoll[compare]"),
-)
+#: Extras that bring optional packages.
+_OPTIONAL = {
+    "cupy": "compcoll[cuda13]",
+    "torch": "compcoll[torch]",
+    "matplotlib": "compcoll[bench]",
+    "scipy": "compcoll[bench]",
+    "zfpy": "compcoll[compare]",
+}
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(as_json: bool) -> None:
-    """Show versions, MPI, processor, GPU, codecs and what is missing."""
+@click.option("--preload", is_flag=True, help="Print the path of the library for LD_PRELOAD alone.")
+@click.option("--kernels", is_flag=True, help="Compile the CUDA kernels, and show what each needs.")
+@click.option(
+    "--arch",
+    default="sm_75,sm_80,sm_90,sm_100",
+    show_default=True,
+    help="Architectures for --kernels, with commas between.",
+)
+def command(as_json: bool, preload: bool, kernels: bool, arch: str) -> None:
+    """Show versions, MPI, processor, GPU, codecs, files, and missing packages.
+
+    --preload prints the path of the library that accelerates programs in C or Fortran; `compcoll run` sets
+    LD_PRELOAD by itself.
+
+    --kernels needs no GPU. It shows registers, bytes spilled, bytes of shared memory and instructions of the
+    main loop, and fails where a kernel does not compile, spills registers, or takes too many instructions.
+    """
+    if preload:
+        try:
+            click.echo(library_path())
+        except OSError as error:
+            raise click.ClickException(str(error)) from None
+    elif kernels:
+        from compcoll.cli.kernels import show
+
+        sys.exit(show([word.strip() for word in arch.split(",") if word.strip()], as_json))
+    else:
+        _show(as_json)
+
+
+def _show(as_json: bool) -> None:
     facts = {
         "versions": _versions(),
         "MPI": _mpi(),
         "processor": _processor(),
         "GPU": _gpu(),
         "codecs": _codecs(),
-        "optional packages": _optional(),
+        "files": _files(),
     }
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -47,22 +77,22 @@ def command(as_json: bool) -> None:
     for section, entries in facts.items():
         table.add_row(Text(section, "bold"), "")
         for key, value in entries.items():
-            table.add_row(Text(f"  {key}"), Text(str(value)))
-    Console().print(table)
+            table.add_row(Text(f"  {key}"), Text(value))
+    wide_console().print(table)
 
 
 def _versions() -> dict[str, str]:
-    import mpi4py
-    import numpy
-
     import compcoll
 
-    return {
-        "compcoll": compcoll.__version__,
-        "Python": platform.python_version(),
-        "NumPy": numpy.__version__,
-        "mpi4py": mpi4py.__version__,
-    }
+    found = {"compcoll": compcoll.__version__, "Python": platform.python_version()}
+    for package in ("numpy", "mpi4py", *_OPTIONAL):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            missing = f"missing: pip install '{_OPTIONAL.get(package, package)}'"
+            # CuPy's distributions are named after the CUDA version.
+            found[package] = "installed" if find_spec(package) else missing
+    return found
 
 
 def _mpi() -> dict[str, str]:
@@ -75,11 +105,10 @@ def _mpi() -> dict[str, str]:
     levels = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
     level = {getattr(MPI, f"THREAD_{name}"): name for name in levels}[MPI.Query_thread()]
     library = " ".join(MPI.Get_library_version().rstrip("\0").splitlines()[0].split())
-    standard = ".".join(map(str, MPI.Get_version()))
     theirs = _library_of(mpiexec)
     if theirs and theirs not in library:
         mpiexec += f" ({theirs}'s: each rank of another library would be alone)"
-    return {"library": library, "standard": standard, "thread level": level, "mpiexec": mpiexec}
+    return {"library": library, "thread level": level, "mpiexec": mpiexec}
 
 
 def _library_of(mpiexec: str) -> str:
@@ -95,21 +124,16 @@ def _library_of(mpiexec: str) -> str:
 def _processor() -> dict[str, str]:
     from compcoll.core import _cpu
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "model": _model(),
-        "cores for this process": str(cores),
-        "level in use": _cpu.level(),
-        "levels available": ", ".join(_cpu.available_levels()),
-    }
-
-
-def _model() -> str:
     try:
         with open("/proc/cpuinfo") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+            model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        model = platform.processor() or platform.machine()
+    return {
+        "model": model,
+        "cores for this process": str(len(os.sched_getaffinity(0))),
+        "instructions in use": f"{_cpu.level()} of {', '.join(_cpu.available_levels())}",
+    }
 
 
 def _gpu() -> dict[str, str]:
@@ -131,29 +155,23 @@ def _codecs() -> dict[str, str]:
     result = {}
     for name in compcoll.codecs():
         try:
-            cls = codec_class(name)
+            result[name] = "lossless" if codec_class(name).lossless else "lossy"
         except Exception as error:  # an entry point of somebody else may be broken
             result[name] = f"cannot be loaded: {error}"
-            continue
-        paragraph = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split()) if cls.__doc__ else ""
-        result[name] = (
-            f"{'lossless' if cls.lossless else 'lossy'}. {paragraph.partition('. ')[0].rstrip('.')}"
-        )
     return result
 
 
-def _optional() -> dict[str, str]:
-    result = {}
-    for module, distribution, purpose, requirement in _OPTIONAL:
-        if find_spec(module) is None:
-            result[module] = f"missing, for {purpose}: pip install '{requirement}'"
-        else:
-            result[module] = _version(distribution or module)
-    return result
+def _files() -> dict[str, str]:
+    """The library to preload, and the folder of the tables that trials and `compcoll tune` fill."""
+    from compcoll.core import environment
+    from compcoll.policy.table import folder
 
-
-def _version(distribution: str) -> str:
+    where, mode = folder(), environment.table()
+    tables = "none" if where is None else str(where) if where.exists() else f"{where}, not there yet"
+    if mode in ("off", "read"):
+        tables += f" (COMPCOLL_TABLE={mode})"
     try:
-        return version(distribution)
-    except PackageNotFoundError:  # CuPy's distributions are named after the CUDA version
-        return "installed"
+        library = str(library_path())
+    except OSError as error:
+        library = str(error)
+    return {"library for LD_PRELOAD": library, "tables of trials": tables}

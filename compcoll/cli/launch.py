@@ -1,4 +1,4 @@
-"""For subcommands that need several ranks or the benchmarks: how to get them."""
+"""Ranks for the subcommands that need several."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
 import click
@@ -18,16 +16,7 @@ import click
 from compcoll.core.library import check_mpi
 from compcoll.launch import is_launched
 
-__all__ = [
-    "become_ranks",
-    "benchmark",
-    "find_mpiexec",
-    "is_launched",
-    "need_mpi",
-    "on_all",
-    "relaunch",
-    "same_ranks",
-]
+__all__ = ["become_ranks", "find_mpiexec", "is_launched", "need_mpi", "on_all", "relaunch", "same_ranks"]
 
 
 def find_mpiexec() -> str | None:
@@ -36,10 +25,10 @@ def find_mpiexec() -> str | None:
     return shutil.which("mpiexec", path=places)
 
 
-def relaunch(ranks: int, arguments: list[str]) -> int:
-    """Run ``compcoll`` with these arguments on new ranks on this machine; its exit status."""
+def relaunch(ranks: int, arguments: list[str], module: str = "compcoll") -> int:
+    """Run a module with these arguments on new ranks on this machine; its exit status."""
     # Through mpi4py.run, so that an error on one rank ends all of them.
-    command, environment = _launch(ranks, ["-m", "mpi4py", "-m", "compcoll", *arguments])
+    command, environment = _launch(ranks, ["-m", "mpi4py", "-m", module, *arguments])
     with subprocess.Popen(command, env=environment) as mpiexec:
         try:
             return mpiexec.wait()
@@ -106,15 +95,3 @@ def same_ranks(ranks: int) -> None:
             raise click.UsageError(f"-n {ranks}, where a launcher has started {world.size} ranks already")
 
     on_all(world, compare)
-
-
-def benchmark(name: str) -> ModuleType:
-    """A module of ``compcoll.benchmarks``; ClickException where a package that it needs is missing."""
-    try:
-        return import_module(f"compcoll.benchmarks.{name}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("compcoll"):
-            raise
-        raise click.ClickException(
-            f"this needs the package {error.name}; pip install 'compcoll[bench]' brings it"
-        ) from None

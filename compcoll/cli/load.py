@@ -1,4 +1,4 @@
-"""Reading a user's array: ``.npy`` and ``.npz`` files, and raw ones with a dtype and a shape."""
+"""Arrays of files: ``.npy`` and ``.npz``, and raw values with a dtype and a shape."""
 
 from __future__ import annotations
 
@@ -21,12 +21,8 @@ class DType(click.ParamType):
     name = "dtype"
 
     def convert(self, value, param, ctx) -> np.dtype:
-        if isinstance(value, np.dtype):
-            return value
-        if value in ("bf16", "bfloat16"):
-            return dtypes.BFLOAT16
         try:
-            dtype = np.dtype(value)
+            dtype = dtypes.BFLOAT16 if value in ("bf16", "bfloat16") else np.dtype(value)
         except TypeError:
             self.fail(f"{value!r} is not a dtype; examples are f4, f8, f2, bf16, i4, c8", param, ctx)
         if not dtypes.supported(dtype.newbyteorder("=")):
@@ -41,8 +37,6 @@ class Shape(click.ParamType):
     name = "shape"
 
     def convert(self, value, param, ctx) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
         try:
             shape = tuple(int(word) for word in value.replace(",", "x").split("x"))
         except ValueError:
@@ -52,18 +46,15 @@ class Shape(click.ParamType):
         return shape
 
 
-def load(
-    path: Path, dtype: np.dtype | None, shape: tuple[int, ...] | None, member: str | None = None
-) -> np.ndarray:
-    """The array in a file: contiguous, in native byte order, of 1 to 3 dimensions and some elements.
+def load(path: Path, dtype: np.dtype | None, shape: tuple[int, ...] | None) -> np.ndarray:
+    """Load the array of a file: contiguous, in native byte order, of 1 to 3 dimensions and some elements.
 
     Parameters
     ----------
     path : Path
+        A ``.npy`` file, a ``.npz`` file of one array, or raw values.
     dtype, shape : optional
-        Of a raw file; those of others have to agree.
-    member : str, optional
-        An array of a ``.npz`` file that holds several.
+        Of raw values; those of other files have to agree.
 
     Returns
     -------
@@ -73,36 +64,33 @@ def load(
     Raises
     ------
     click.ClickException
-        For what is not an array, has no supported dtype or does not fit the dtype or shape.
+        For a file that holds no array, or one of an unsupported dtype, or one that does not fit ``dtype`` or
+        ``shape``.
     """
-    if path.suffix in (".npy", ".npz"):
-        array = _load_numpy(path, dtype, member)
-    elif member is None:
-        array = _load_raw(path, dtype)
-    else:
-        raise _no_archive(path, member)
+    array = _load_numpy(path, dtype) if path.suffix in (".npy", ".npz") else _load_raw(path, dtype)
     if not array.size:
         raise click.ClickException(f"{path} has no elements")
-    if shape is not None and math.prod(shape) != array.size:
+    if shape is None:
+        # Leading dimensions are merged: blocks are cut from the last three.
+        shape = array.shape if 1 <= array.ndim <= 3 else (-1, *array.shape[-2:])
+    elif math.prod(shape) != array.size:
         words = "x".join(map(str, shape))
         raise click.ClickException(
             f"{path} has {array.size} elements, and the shape {words} {math.prod(shape)}"
         )
-    if shape is None:
-        # Leading dimensions are merged: blocks are cut from the last three.
-        shape = array.shape if 1 <= array.ndim <= 3 else (-1, *array.shape[-2:])
     array = array.reshape(shape) if array.ndim else array.reshape(1)
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
-def _load_numpy(path: Path, dtype: np.dtype | None, member: str | None) -> np.ndarray:
+def _load_numpy(path: Path, dtype: np.dtype | None) -> np.ndarray:
     try:
         array = np.load(path, allow_pickle=False, mmap_mode="r")
         if not isinstance(array, np.ndarray):
             with array:
-                array = array[_member(path, array.files, member)]
-        elif member is not None:
-            raise _no_archive(path, member)
+                if len(array.files) != 1:
+                    names = ", ".join(array.files) or "none"
+                    raise click.ClickException(f"{path} holds {len(array.files)} arrays, not one: {names}")
+                array = array[array.files[0]]
     except (ValueError, EOFError, OSError, BadZipFile, zlib.error) as error:
         raise click.ClickException(f"{path} cannot be read as {path.suffix}: {error}") from None
     if dtype is not None and array.dtype != dtype:
@@ -110,19 +98,6 @@ def _load_numpy(path: Path, dtype: np.dtype | None, member: str | None) -> np.nd
     if not dtypes.supported(array.dtype.newbyteorder("=")):
         raise click.ClickException(f"{path} holds {array.dtype}, which is not supported")
     return array
-
-
-def _no_archive(path: Path, member: str) -> click.UsageError:
-    return click.UsageError(f"{path} is not a .npz file: --member {member} names an array of one")
-
-
-def _member(path: Path, names: list[str], member: str | None) -> str:
-    """The array to take of a ``.npz`` file that holds these."""
-    if member is None and len(names) != 1:
-        raise click.UsageError(f"{path} holds {len(names)} arrays: --member takes one of {', '.join(names)}")
-    if member is not None and member not in names:
-        raise click.UsageError(f"{path} has no array {member!r}; it has {', '.join(names) or 'none'}")
-    return member or names[0]
 
 
 def _load_raw(path: Path, dtype: np.dtype | None) -> np.ndarray:

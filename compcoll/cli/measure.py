@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, log10, nan
+from math import inf, isfinite, log10, nan
 from time import perf_counter
 
 import numpy as np
 
 import compcoll
 from compcoll.codecs.base import SLACK
-from compcoll.codecs.registry import default_specs
 from compcoll.core import dtypes
 from compcoll.frame import HEADER_NBYTES
 
-__all__ = ["Measurement", "Subject", "default_specs", "measure"]
+__all__ = ["Measurement", "Subject"]
 
-#: Real numbers whose errors are taken at once: in cache, and too few for a BLAS to start threads.
-_PIECE = 1 << 13
+#: Chunks of the message that `Measurement.speedup` predicts.
+_CHUNKS = 8
 
 
 @dataclass(frozen=True)
@@ -31,39 +30,53 @@ class Measurement:
         Its spec.
     coded_as : str
         Codec in the frame; another one where this one did not take the array or gained nothing.
+    coded_shape : tuple of int
+        Shape in which the array was coded.
     lossless : bool
         Whether every bit came back.
     ratio : float
         Bytes of the array over bytes of its frame, header included.
+    bits : float
+        Bits of the frame for each real number; complex values are two.
     max_error : float
         Largest absolute error of the finite values; NaN if one that is not finite was changed.
     psnr : float or None
         Peak signal-to-noise ratio in dB, relative to the range of the values; None where lossless.
-    encode_gbs, decode_gbs : float
-        10^9 bytes of the array per second on one core, the best of several repetitions; NaN where it was not
-        timed.
-    bits : float
-        Of the frame for each real number; complex values are two.
     snr : float
         Signal-to-noise ratio of the finite values in dB: 10 log10 of the sum of their squares over that of
         the squared errors. Infinite without errors, NaN as ``max_error``.
+    encode_gbs, decode_gbs : float
+        10^9 bytes of the array per second on one core, the best of several repetitions; NaN if not timed.
     """
 
     codec: str
     coded_as: str
+    coded_shape: tuple[int, ...]
     lossless: bool
     ratio: float
-    max_error: float
-    psnr: float | None
+    bits: float
+    max_error: float = 0.0
+    psnr: float | None = None
+    snr: float = inf
     encode_gbs: float = nan
     decode_gbs: float = nan
-    bits: float = nan
-    snr: float = inf
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the frame is this codec's, not that of one to which it falls back."""
+        codec = compcoll.codec(self.codec)
+        return codec.chooses or self.coded_as == codec.name
 
-def measure(spec: str, array: np.ndarray, seconds: float = 0.1) -> Measurement:
-    """Encode and decode a contiguous array of at least one element, for about ``seconds`` each."""
-    return Subject(array).measure(spec, seconds)
+    def speedup(self, bandwidth: float) -> float:
+        """Predict how many times as fast one compressed message is on a link of so many bytes per second.
+
+        Encoding, sending and decoding of 8 chunks overlap: the slowest of the three takes all of its time,
+        and the others take that of one chunk.
+        """
+        plain = 1 / bandwidth
+        stages = (plain / self.ratio, 1e-9 / self.encode_gbs, 1e-9 / self.decode_gbs)
+        slowest = max(stages)
+        return plain / (slowest + (sum(stages) - slowest) / _CHUNKS)
 
 
 class Subject:
@@ -86,89 +99,72 @@ class Subject:
         self.array = array
         self._out = np.empty(HEADER_NBYTES + array.nbytes + SLACK, np.uint8)
         self._decoded = np.empty_like(array)
-        self._values = self._real(array)
-        self.n_special, low, high = 0, inf, -inf
-        for values in self._pieces(self._values):
-            finite = values[np.isfinite(values)]
-            self.n_special += values.size - finite.size
-            low, high = finite.min(initial=low), finite.max(initial=high)
-        self.peak = float(max(high, -low, 0.0))
-        self._scale = self.peak or 1.0  # squares of float64 values leave its range
-        self._extent = max(high / self._scale - low / self._scale, 0.0)
-        scaled = (x[np.isfinite(x)] / self._scale for x in self._pieces(self._values))
-        self._energy = sum(float(x @ x) for x in scaled)
+        values = _reals(array)
+        self._is_finite = np.isfinite(values)
+        self._finite, self._special = values[self._is_finite], values[~self._is_finite]
+        self.n_special = self._special.size
+        self.peak = float(np.abs(self._finite).max(initial=0.0))
 
-    def measure(self, spec: str, seconds: float = 0.0, shape: tuple[int, ...] | None = None) -> Measurement:
+    def measure(self, spec: str, seconds: float = 0.0, shaped: bool = True) -> Measurement:
         """Encode and decode the array, and time both where ``seconds`` are given for each.
 
         Parameters
         ----------
         spec : str
         seconds : float
-        shape : tuple of int, optional
-            In which the array is coded; that of the array by default.
+        shaped : bool
+            Whether blocks take the array's dimensions where the codec has blocks of two or three; values in a
+            row otherwise.
         """
-        codec = compcoll.codec(spec)
-        array, decoded = (x.reshape(shape or x.shape) for x in (self.array, self._decoded))
+        codec, array = compcoll.codec(spec), self.array
+        shape = (shaped and codec.shaped(array.dtype, array.shape, array.size)) or (array.size,)
+        array, decoded = array.reshape(shape), self._decoded.reshape(shape)
         frame = codec.encode(array, self._out)
+        nbytes = frame.nbytes
         codec.decode(frame, decoded)
-        same = codec.lossless and self._is_exact()
+        same = np.array_equal(array.reshape(-1).view(np.uint8), decoded.reshape(-1).view(np.uint8))
         error, psnr, snr = (0.0, None, inf) if same else self._errors()
-        same = same or (error == 0 and self._is_exact())
         encode = decode = nan
         if seconds:
-            nbytes = frame.nbytes
             encode = array.nbytes / 1e9 / _best(lambda: codec.encode(array, self._out), seconds)
             decode = array.nbytes / 1e9 / _best(lambda: codec.decode(self._out[:nbytes], decoded), seconds)
         return Measurement(
             spec,
             compcoll.inspect(frame).codec,
+            shape,
             same,
-            array.nbytes / frame.nbytes,
+            array.nbytes / nbytes,
+            8 * nbytes * dtypes.real_dtype(array.dtype).itemsize / array.nbytes,
             error,
             psnr,
+            snr,
             encode,
             decode,
-            8 * frame.nbytes / self._values.size,
-            snr,
         )
-
-    def _is_exact(self) -> bool:
-        a, b = (x.reshape(-1).view(np.uint8) for x in (self.array, self._decoded))
-        return np.array_equal(a, b)
 
     def _errors(self) -> tuple[float, float | None, float]:
         """Largest absolute error, PSNR and SNR of the decoded values."""
-        largest = noise = 0.0
-        for a, b in zip(self._pieces(self._values), self._pieces(self._real(self._decoded)), strict=True):
-            if self.n_special:
-                finite = np.isfinite(a)
-                if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-                    return nan, None, nan
-                a, b = a[finite], b[finite]
-            with np.errstate(invalid="ignore", over="ignore"):
-                difference = np.subtract(a, b, out=b)
-            found = float(max(difference.max(initial=0), -difference.min(initial=0)))
-            if not found < inf:  # NaN, too
-                return nan, None, nan
-            largest = max(largest, found)
-            difference /= self._scale
-            noise += float(difference @ difference)
+        decoded = _reals(self._decoded)
+        if not np.array_equal(self._special, decoded[~self._is_finite], equal_nan=True):
+            return nan, None, nan
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = np.abs(self._finite - decoded[self._is_finite])
+        largest = float(error.max(initial=0.0))
+        if not isfinite(largest):
+            return nan, None, nan
+        scale = self.peak or 1.0  # squares of float64 values leave its range
+        noise = float(np.square(error / scale).sum())
         if not noise:
             return largest, None, inf
-        mean_square = noise / (self._values.size - self.n_special)
-        psnr = 20 * log10(self._extent) - 10 * log10(mean_square) if self._extent > 0 else None
-        return largest, psnr, 10 * log10(self._energy / noise) if self._energy else -inf
+        scaled = self._finite / scale
+        signal, extent = float(np.square(scaled).sum()), float(np.ptp(scaled))
+        psnr = 20 * log10(extent) - 10 * log10(noise / scaled.size) if extent else None
+        return largest, psnr, 10 * log10(signal / noise) if signal else -inf
 
-    @staticmethod
-    def _real(array: np.ndarray) -> np.ndarray:
-        return array.reshape(-1).view(dtypes.real_dtype(array.dtype))
 
-    @staticmethod
-    def _pieces(values: np.ndarray) -> Iterator[np.ndarray]:
-        """The values as float64."""
-        for i in range(0, values.size, _PIECE):
-            yield values[i : i + _PIECE].astype(np.float64)
+def _reals(array: np.ndarray) -> np.ndarray:
+    """The real numbers of an array in a row, as float64."""
+    return array.reshape(-1).view(dtypes.real_dtype(array.dtype)).astype(np.float64)
 
 
 def _best(call: Callable[[], object], seconds: float) -> float:

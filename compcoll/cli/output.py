@@ -1,13 +1,17 @@
-"""Files that subcommands write: looked at before the work begins."""
+"""Tables that subcommands print, and files that they write: checked before the work begins."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-__all__ = ["check_folder", "check_writable"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["check_folder", "check_writable", "wide_console"]
 
 
 def check_writable(path: Path | None, what: str, hint: str = "") -> None:
@@ -27,5 +31,13 @@ def check_writable(path: Path | None, what: str, hint: str = "") -> None:
 
 
 def check_folder(path: Path, what: str, hint: str = "") -> None:
-    """The same of files in a folder, which is made."""
+    """ClickException where no file can be written into a folder, which is made."""
     check_writable(path / ".compcoll", what, hint)
+
+
+def wide_console() -> Console:
+    """A console as wide as the terminal, and wide enough for a table in a pipe or a file."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=160)

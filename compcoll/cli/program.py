@@ -22,8 +22,8 @@ __all__ = ["run_as_main"]
 def run_as_main(program: str, as_module: bool) -> NoReturn:
     """Run a script, a folder or archive with a ``__main__``, or a module, and leave with its exit status.
 
-    What it finds in ``sys.path[0]`` and ``__main__`` is what plain Python would have there; ``sys.argv`` is
-    the caller's to set. Where it ends by an exception, or with another status than 0, MPI ends all ranks.
+    ``sys.path[0]`` and ``__main__`` are those of plain Python; the caller sets ``sys.argv``. Where the
+    program ends by an exception, or with another status than 0, MPI ends all ranks.
     """
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd() if as_module else os.path.dirname(os.path.realpath(program))
@@ -47,7 +47,7 @@ def run_as_main(program: str, as_module: bool) -> NoReturn:
 
 
 def _run_script(program: str) -> None:
-    """Run a file of source code as the module ``__main__``, which stays: what it defines can be pickled."""
+    """Run a file of source code as the module ``__main__``, which stays: its classes can be pickled."""
     path = os.path.abspath(program)
     main = ModuleType("__main__")
     main.__dict__.update(
@@ -60,7 +60,7 @@ def _run_script(program: str) -> None:
 
 
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback without what is at its beginning of this file and of `runpy`."""
+    """Cut the frames of this file and of `runpy` off the beginning of a traceback."""
     ours = (__file__, runpy.__file__, "<frozen runpy>")
     while traceback is not None and traceback.tb_frame.f_code.co_filename in ours:
         traceback = traceback.tb_next

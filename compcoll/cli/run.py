@@ -32,7 +32,7 @@ from compcoll.preload import is_preloaded
 @click.option(
     "--trace", type=click.Path(file_okay=False, path_type=Path), help="Folder for a line of each call."
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no summary on exit.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
@@ -46,12 +46,12 @@ def command(
 ) -> None:
     """Run a program as it is, with MPI's communicators accelerated.
 
-    A library is preloaded that serves the calls of C and Fortran, and of all libraries of a Python program,
-    on COMM_WORLD and COMM_SELF, and on whatever it makes of them. In a Python program these are
+    A preloaded library serves the calls of C and Fortran, and of all libraries of a Python program, on
+    COMM_WORLD and COMM_SELF, and on all communicators made of them. In a Python program these are
     `compcoll.Comm`s. -n starts ranks on this machine; without it the program runs on the ranks that mpiexec,
     srun or flux have started. Without --codec, --when and --policy calls are compressed losslessly where that
-    saves time (auto). An exception that nobody catches ends all ranks. At the end rank 0 says what all calls
-    together did, on the standard error output.
+    saves time (auto). An uncaught exception ends all ranks. On exit, rank 0 prints a summary of all calls to
+    stderr.
     """
     given = {key: value for key, value in settings.items() if value is not None}
     try:

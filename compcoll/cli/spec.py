@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
 
 import compcoll
 from compcoll.core.sizes import nbytes_of
-from compcoll.operations import ALGORITHMS
 
-__all__ = ["Operation", "Size", "codec_option", "ranks_option"]
+__all__ = ["Link", "Size", "codec_option", "ranks_option"]
 
-
-class Operation(click.ParamType):
-    """A collective that is accelerated, in upper or lower case; its method's name."""
-
-    name = "operation"
-
-    def convert(self, value, param, ctx) -> str:
-        names = {name.lower(): name for name in ALGORITHMS if name not in ("Send", "Recv", "Sendrecv")}
-        if value.lower() not in names:
-            self.fail(f"{value!r} is not one of {', '.join(names.values())}", param, ctx)
-        return names[value.lower()]
+_UNITS = {"gbe": 1e9 / 8, "Gb/s": 1e9 / 8, "Mb/s": 1e6 / 8, "GB/s": 1e9, "MB/s": 1e6}
+#: InfiniBand of four lanes.
+_LINKS = {"fdr": 7e9, "edr": 12.5e9, "hdr": 25e9, "ndr": 50e9, "xdr": 100e9}
 
 
 class Size(click.ParamType):
@@ -41,6 +33,22 @@ class Size(click.ParamType):
         if nbytes < self._least:
             self.fail(f"{value} is less than {self._least}", param, ctx)
         return nbytes
+
+
+class Link(click.ParamType):
+    """A link's bandwidth, by name or number; its text and bytes per second."""
+
+    name = "link"
+
+    def convert(self, value, param, ctx) -> tuple[str, float]:
+        number = re.split("[^0-9.]", value)[0]
+        try:
+            nbytes = float(number) * _UNITS[value[len(number) :].strip()] if number else _LINKS[value]
+        except (KeyError, ValueError):
+            nbytes = 0.0
+        if not nbytes:
+            self.fail(f"{value!r} is not a bandwidth such as 10gbe, 25Gb/s, 1.25GB/s or hdr", param, ctx)
+        return value, nbytes
 
 
 class _Spec(click.ParamType):
@@ -67,11 +75,7 @@ def codec_option(help: str, *, also: tuple[str, ...] = (), **more: Any):
 
 def ranks_option(least: int, default: int | None, help: str):
     """``-n``, the number of ranks."""
+    shown = default is not None
     return click.option(
-        "-n",
-        "--ranks",
-        type=click.IntRange(least),
-        default=default,
-        show_default=default is not None,
-        help=help,
+        "-n", "--ranks", type=click.IntRange(least), default=default, show_default=shown, help=help
     )

@@ -1,97 +1,230 @@
-"""``compcoll tune``."""
+"""``compcoll tune``: fill, show and clear the table by which ``codec="auto"`` and ``when="pays"`` begin."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import click
+import numpy as np
 
 from compcoll.cli.launch import is_launched, need_mpi, on_all, relaunch
-from compcoll.cli.output import check_writable
-from compcoll.cli.spec import ranks_option
+from compcoll.cli.load import DType, load
+from compcoll.cli.spec import codec_option, ranks_option
+
+#: Bytes of the messages that are tried where no trace names others.
+SIZES = tuple(64 << 10 << 2 * i for i in range(5))
+#: Operations; those that add up change bits by their order alone, so that ``auto`` has no use for them.
+EXCHANGES = ("Alltoall", "Allgather", "Bcast")
+SUMS = ("Allreduce", "Reduce_scatter_block")
+#: Calls after which the clock is looked at.
+EACH = 8
 
 
 @click.command()
 @ranks_option(2, 2, "Ranks to start.")
+@codec_option("Codec to try against plain MPI.", default="lossless", show_default=True)
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File. [default: the user's cache]"
+    "--seconds", type=click.FloatRange(1), default=60, show_default=True, help="Time for all of it."
 )
-@click.option("--force", is_flag=True, help="Keep the profile of a busy machine, too.")
+@click.option(
+    "--like", type=click.Path(exists=True, path_type=Path), help="Try the calls of a traced program."
+)
+@click.option("--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Values to send.")
+@click.option("--dtype", type=DType(), default="f4", show_default=True, help="Type of values without --data.")
+@click.option("--show", is_flag=True, help="Print the tables of the user's cache, and end.")
+@click.option(
+    "--forget", is_flag=False, flag_value="all", metavar="[ROW]", help="Remove all rows, or one of --show."
+)
 @click.option("--here", is_flag=True, help="Use the ranks that mpiexec started; never start others.")
 @click.pass_context
-def command(ctx: click.Context, ranks: int, out: Path | None, force: bool, here: bool) -> None:
-    """Measure this machine for the model: links between and inside nodes, and the codecs.
+def command(ctx, ranks, codec, seconds, like, data, dtype, show, forget, here) -> None:
+    """Try calls compressed and plain, so that codec="auto" and when="pays" know how to begin.
 
-    Takes a few seconds, and up to a minute on a slow network. Start it under mpiexec with one rank on each
-    of at least two nodes to measure the network, best of as many as your jobs have; outside of mpiexec it
-    starts ranks on this machine, and measures its memory alone: what an earlier profile has of the network
-    stays. The profile is kept in the user's cache, under the hardware's fingerprint, where codec="auto" and
-    when="pays" find it. A link that it lacks is measured when a communicator first needs it.
-
-    Let nothing else run meanwhile: where repetitions of a measurement differ too much, or figures come out
-    that no machine can have, the profile is not kept.
+    Start it under mpiexec on the nodes of your jobs, with as many ranks on each; outside of mpiexec it starts
+    ranks on this machine, which is of use for a named codec alone: inside a node auto leaves all to MPI. What
+    a job has tried itself is never replaced. Let nothing else run meanwhile.
     """
+    if show:
+        _show()
+        return
+    if forget is not None:
+        _forget(forget)
+        return
     if not (here or is_launched()):
-        words = [*(["--out", str(out)] if out else []), *(["--force"] if force else [])]
+        words = ["--codec", codec, "--seconds", str(seconds), "--dtype", np.dtype(dtype).str]
+        words += [
+            word for name, path in (("--like", like), ("--data", data)) if path for word in (name, str(path))
+        ]
         ctx.exit(relaunch(ranks, ["tune", "--here", *words]))
     need_mpi()
     from mpi4py import MPI
-    from rich.console import Console
-
-    from compcoll.engine.measure import tune
-    from compcoll.model.profile import cache_path, load, save
 
     world = MPI.COMM_WORLD
-    path = out or cache_path()
-    on_all(world, lambda: _check(path, world.size) if world.rank == 0 else None)
-    console = Console(quiet=world.rank != 0)
-    with console.status("measuring") as status:
-        profile, noise = tune(world, lambda what: status.update(f"measuring {what}"))
-    if world.rank == 0:
-        both = profile.completed_by(load(lambda problem: None, path))
-        keeps = noise.problem is None or (force and not noise.impossible)
-        _show(console, profile, both, f"kept in {path}" if keeps else "not kept")
-        if keeps:
-            save(both, path)
-    on_all(world, lambda: _refuse(noise, force) if world.rank == 0 else None)
+    values = on_all(world, lambda: _values(data, dtype))
+    kinds = on_all(world, lambda: list(_kinds(like, codec)))
+    _tune(world, kinds, codec, values, seconds)
 
 
-def _refuse(noise, force: bool) -> None:
-    """ClickException where the figures cannot be right, or a warning."""
-    if noise.problem is None:
+def _values(path: Path | None, dtype: np.dtype) -> np.ndarray:
+    """The values that ranks send: those of a file, else smooth ones with noise, as fields are."""
+    if path is not None:
+        return np.ascontiguousarray(load(path, None, None)).reshape(-1)
+    n = 1 << 20
+    noise = np.random.default_rng(1).standard_normal(n)
+    return (np.sin(np.arange(n) * 1e-3) + 1e-3 * noise).astype(dtype)
+
+
+def _kinds(like: Path | None, spec: str) -> Iterator[tuple[str, int]]:
+    """(operation, bytes of a message) of what is tried."""
+    import compcoll
+
+    if like is not None:
+        from compcoll.tracing.reader import read
+
+        yield from sorted({kind for _, call in read(like).calls() if (kind := _kind_of(call)) is not None})
         return
-    if noise.impossible:
-        raise click.ClickException(f"{noise.problem}; the profile is not kept, run compcoll tune again")
-    if not force:
-        raise click.ClickException(
-            f"{noise.problem}; the profile is not kept: run compcoll tune again while nothing else runs, or "
-            "with --force"
-        )
-    click.echo(f"Warning: {noise.problem}", err=True)
+    ops = EXCHANGES if compcoll.codec(spec).lossless else EXCHANGES + SUMS
+    for nbytes in SIZES:
+        for op in ops:
+            yield op, nbytes
 
 
-def _check(path: Path, size: int) -> None:
-    """ClickException where there is nothing to measure, or no place to keep it."""
-    if size < 2:
-        raise click.ClickException("one rank has no link to another; start tune with at least 2")
-    check_writable(path, "the profile", "--out or COMPCOLL_PROFILE names another file")
+def _kind_of(call: Any) -> tuple[str, int] | None:
+    """The kind of a traced call; None of what is not tried."""
+    from compcoll.policy.policy import MIN_NBYTES
+
+    if call.op not in (*EXCHANGES, *SUMS):
+        return None
+    nbytes = call.nbytes // call.size if call.op in ("Alltoall", *SUMS) else call.nbytes
+    return (call.op, nbytes) if nbytes >= MIN_NBYTES else None
 
 
-def _show(console, new, profile, where: str) -> None:
-    """Print a profile, whose links may have been measured before."""
+def _tune(world: Any, kinds: list, spec: str, values: np.ndarray, seconds: float) -> None:
+    """Make trials of all kinds while there is time, and print what they found; collective."""
+    from rich.console import Console
+
+    import compcoll
+    from compcoll.policy import Policy, advisor
+
+    policy = Policy("auto" if spec == "lossless" else spec, when="pays", min_nbytes=0)
+    ours = compcoll.Comm(world, policy=policy)
+    marked: Any = ours._marked
+    console = Console(quiet=world.rank != 0)
+    if marked.idle:
+        raise SystemExit(on_all(world, lambda: _refuse(marked.idle)))
+    advisor.made_by = "tune"
+    until, left = monotonic() + seconds, []
+    with console.status("trying") as status:
+        for op, nbytes in kinds:
+            status.update(f"trying {op} of {nbytes} bytes")
+            call = _call(ours, op, nbytes, values)
+            if not _try(world, marked.advisor, call, until):
+                left.append(f"{op} of {nbytes}")
+    advisor.store().write()
+    if world.rank == 0:
+        _show(marked.measured.about)
+        if left:
+            console.print(f"There was no time for {', '.join(left)}: --seconds gives it more.")
+
+
+def _refuse(why: str) -> None:
+    raise click.ClickException(f"there is nothing to try: {why}")
+
+
+def _call(ours: Any, op: str, nbytes: int, values: np.ndarray) -> Callable[[], object]:
+    """One call of an operation whose messages have so many bytes."""
+    n = max(nbytes // values.itemsize, 1)
+    one = np.resize(values, n)
+    many, room = np.resize(values, n * ours.size), np.empty(n * ours.size, values.dtype)
+    return {
+        "Alltoall": lambda: ours.Alltoall(many, room),
+        "Allgather": lambda: ours.Allgather(one, room),
+        "Bcast": lambda: ours.Bcast(one),
+        "Allreduce": lambda: ours.Allreduce(many, room),
+        "Reduce_scatter_block": lambda: ours.Reduce_scatter_block(many, one),
+    }[op]
+
+
+def _try(world: Any, advisor: Any, call: Callable[[], object], until: float) -> bool:
+    """Make calls until their trial is over; False where the time is, by rank 0's clock."""
+    while world.bcast(monotonic() < until):
+        for _ in range(EACH):
+            call()
+        if advisor.last is None or advisor.last.known is not None:
+            return True
+    return False
+
+
+# -- tables
+
+
+def _show(only: Any = None) -> None:
+    """Print the tables of the user's cache, or one of them."""
+    from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"profile {profile.name}, {where}")
-    for heading in ("what", "latency or encode", "bandwidth or decode", "ratio"):
-        table.add_column(heading, justify="left" if heading == "what" else "right")
-    for name, key in (("between nodes", "network"), ("inside a node", "node")):
-        if key not in profile.measured:
-            table.add_row(name, "not measured", "not measured", "")
+    from compcoll.policy.table import folder, tables
+
+    console, number = Console(), 0
+    for path, about, rows in tables():
+        if only is not None and path.name != only.name:
+            number += len(rows)
             continue
-        link, before = getattr(profile, key), "" if key in new.measured else ", before"
-        table.add_row(name + before, f"{1e6 * link.latency:.2f} us", f"{link.bandwidth / 1e9:.3f} GB/s", "")
-    for name, speed in profile.codecs.items():
-        table.add_row(
-            name, f"{speed.encode / 1e9:.2f} GB/s", f"{speed.decode / 1e9:.2f} GB/s", f"{speed.ratio:.2f}"
+        link = 2.0 ** about["link_MBps_log2"]
+        console.print(
+            f"{path}: {about['mpi']} on {', '.join(about['processors'])}, a link of about {link:.0f} MB/s, "
+            f"{about['cores_a_rank']:g} cores a rank, {about['memory']} memory"
         )
-    console.print(table)
+        table = Table()
+        for heading in (
+            "row",
+            "call",
+            "bytes",
+            "nodes x ranks",
+            "compressed, us",
+            "plain, us",
+            "way",
+            "from",
+        ):
+            table.add_column(heading, justify="left" if heading in ("call", "way", "from") else "right")
+        for row in rows:
+            number += 1
+            way = f"{row.tried} by {row.way[1]}" if row.compress else "plain MPI"
+            table.add_row(
+                str(number),
+                f"{row.op} {row.type}",
+                str(row.bytes),
+                f"{row.nodes} x {max(row.ranks_a_node)}",
+                f"{row.us[0]:.0f}",
+                f"{row.us[1]:.0f}",
+                f"{way}, ratio {row.ratio:.2f}, {row.pairs[1]} of {row.pairs[0]} pairs",
+                f"{row.by} of {row.made}",
+            )
+        console.print(table)
+    if not number:
+        console.print(f"There are no rows in {folder() or 'any folder: COMPCOLL_TABLE is off'}.")
+
+
+def _forget(which: str) -> None:
+    """Remove rows from the tables: all of them, or that of a number."""
+    from compcoll.policy.table import tables, write_file
+
+    found = tables()
+    n = sum(len(rows) for _, _, rows in found)
+    if which != "all" and not (which.isdecimal() and 1 <= int(which) <= n):
+        raise click.BadParameter(f"{which!r} is not a row from 1 to {n}", param_hint="--forget")
+    number = 0
+    for path, about, rows in found:
+        kept = []
+        for row in rows:
+            number += 1
+            if which not in ("all", str(number)):
+                kept.append(row)
+        if kept:
+            write_file(path, about, kept)
+        else:
+            path.unlink()
+    click.echo(f"Removed {n if which == 'all' else 1} of {n} rows")

@@ -1,5 +1,4 @@
-from libc.stdint cimport int32_t, int64_t
-from libcpp cimport bool as cbool
+from libc.stdint cimport int32_t, int64_t, uint64_t
 from libcpp.memory cimport shared_ptr
 from libcpp.vector cimport vector
 
@@ -27,12 +26,12 @@ cdef class Compiled:
 cdef extern from "layer/count.h" namespace "compcoll::layer" nogil:
     cdef cppclass Calls "std::atomic<int64_t>":
         int64_t load()
-        void store(int64_t)
     cdef cppclass CCount "compcoll::layer::Count":
-        CCount(int64_t, cbool) except +
+        CCount(int64_t, int64_t) except +
         Calls calls
-        int64_t most
-        vector[double] seconds
+        int64_t most, skip
+        double since, seconds
+        uint64_t raw_nbytes, wire_nbytes
 
 
 cdef class Count:

@@ -1,41 +1,55 @@
-# How often calls of one kind were made (csrc/layer/count.h).
+# How often calls of one kind were made, and how long they took (csrc/layer/count.h).
 
 
 cdef class Count:
-    """Number of calls of one kind, and the number after which their decision is renewed.
+    """A block of calls of one kind, after which their decision is renewed.
 
     Parameters
     ----------
     most : int
-    timed : bool
+        Calls of the block.
+    skip : int
+        Those at its beginning that are not measured.
 
     Attributes
     ----------
-    calls, most : int
-    seconds : list of float
-        Of a ``timed`` one what each call took; infinite where it raised, or is still to come.
+    calls : int
+        Those that have started.
+    since : float
+        Start of the first measured one, in seconds of a clock without a fixed beginning; 0 before that.
+    seconds : float
+        In all calls that have ended, on this rank.
+    raw_nbytes, wire_nbytes : int
+        Bytes that this rank sent in these, before and after compression.
     """
 
-    def __init__(self, int64_t most, bint timed=False):
-        self.own = shared_ptr[CCount](new CCount(most, timed))
+    def __init__(self, int64_t most, int64_t skip=0):
+        self.own = shared_ptr[CCount](new CCount(most, skip))
 
     @property
     def calls(self):
         return self.own.get().calls.load()
-
-    @calls.setter
-    def calls(self, int64_t n):
-        self.own.get().calls.store(n)
 
     @property
     def most(self):
         return self.own.get().most
 
     @property
-    def seconds(self):
-        return list(self.own.get().seconds)
+    def skip(self):
+        return self.own.get().skip
 
-    def record(self, size_t call, double seconds):
-        """Record what a call took."""
-        if call < self.own.get().seconds.size():
-            self.own.get().seconds[call] = seconds
+    @property
+    def since(self):
+        return self.own.get().since
+
+    @property
+    def seconds(self):
+        return self.own.get().seconds
+
+    @property
+    def raw_nbytes(self):
+        return self.own.get().raw_nbytes
+
+    @property
+    def wire_nbytes(self):
+        return self.own.get().wire_nbytes

@@ -15,6 +15,7 @@ __all__ = [
     "read",
     "shared_memory",
     "summary",
+    "table",
     "threads",
     "timeout",
     "trace",
@@ -75,6 +76,11 @@ def summary() -> bool:
     return read("COMPCOLL_SUMMARY", _flag) is not False
 
 
+def table() -> str | None:
+    """``COMPCOLL_TABLE``: ``"off"``, ``"read"``, or the folder of the tables; None where it is not set."""
+    return read("COMPCOLL_TABLE", _table)
+
+
 def trace() -> Path | None:
     """``COMPCOLL_TRACE``, the folder that a trace of the program is written to; it is made."""
     return read("COMPCOLL_TRACE", _folder)
@@ -90,6 +96,12 @@ def checks(default: bool) -> bool:
     """``COMPCOLL_CHECK``: whether ranks compare their calls; ``default`` where it is not set."""
     wanted = read("COMPCOLL_CHECK", _flag)
     return default if wanted is None else wanted
+
+
+def _table(text: str) -> str:
+    if text not in ("off", "read") and os.sep not in text:
+        raise ValueError(f"not off, read or the path of a folder, with a {os.sep}")
+    return text
 
 
 def _threads(text: str) -> int:

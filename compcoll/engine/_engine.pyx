@@ -189,16 +189,16 @@ cdef class Running:
 
 cdef problem_of(const Error* error):
     """The exception for an error of the engine."""
-    from compcoll.engine.problems import exception
+    from compcoll.engine.problems import Fault, exception
 
     if <int>error.problem == DEVICE:
         return RuntimeError(error.fault.text().decode())
     header = error.header
-    return exception(
+    return exception(Fault(
         <int>error.problem, error.status, <bytes>error.bytes[:80], error.available, error.expected,
         error.expected_dtype, int(header.codec).to_bytes(8, "little").rstrip(b"\0").decode(),
         header.dtype, header.size(), header.payload_nbytes, header.checksum,
-    )
+    ))
 
 
 cdef uint8_t* address_of(array) except? NULL:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+import platform
+from dataclasses import dataclass
 from functools import cache
 from time import monotonic
 from typing import Any
 
 from mpi4py import MPI
 
-from compcoll.core.exchange import bcast_object
 from compcoll.devices import cuda
 from compcoll.engine import _engine
-from compcoll.engine.measure import estimate_link
-from compcoll.model.profile import UNKNOWN, MachineProfile, load
 
 __all__ = [
     "Facts",
     "RankFacts",
     "complete",
     "facts_of",
-    "find_machine",
     "find_neighbours",
     "largest_tag",
     "survey",
@@ -68,6 +65,8 @@ class Facts:
         0 where it shares none. Empty where all ranks are on one node.
     sharing : float
         The most ranks of any node for each of its cores, at least 1.
+    processors : tuple of str
+        Models of all nodes' processors.
     """
 
     link: str
@@ -78,6 +77,7 @@ class Facts:
     nodes: tuple[int, ...] = ()
     segments: tuple[tuple[int, int], ...] = ()
     sharing: float = 1.0
+    processors: tuple[str, ...] = ()
 
     @property
     def n_nodes(self) -> int:
@@ -97,25 +97,6 @@ def find_neighbours(facts: Facts, rank: int, key: int) -> _engine.Neighbours | N
     return _engine.Neighbours(key, rank, tokens) if any(tokens) else None
 
 
-def find_machine(comm: MPI.Intracomm, facts: Facts, known: MachineProfile | None = None) -> MachineProfile:
-    """A profile of the machine with the link of a communicator; collective.
-
-    ``known`` is one that all ranks have; else rank 0's stored one is taken. A link that it lacks is
-    estimated.
-    """
-    machine = known or bcast_object(comm, load() if comm.rank == 0 else None)
-    if machine is None:
-        machine = replace(UNKNOWN, name="measured", source="when it was needed")
-    link, nodes = facts.link, facts.nodes or (0,) * comm.size
-    if link not in machine.measured and comm.size > 1:
-        peer = next(r for r in range(1, comm.size) if link == "node" or nodes[r] != nodes[0])
-        with _engine.plain_calls():
-            alone = comm.Dup()  # on which nothing else is under way
-            machine = machine.with_links(**{link: estimate_link(alone, peer)})
-        alone.Free()
-    return machine
-
-
 @dataclass(frozen=True)
 class RankFacts:
     """Properties of one rank, from which `facts_of` derives `Facts`.
@@ -133,6 +114,8 @@ class RankFacts:
         What all ranks call the memory that it can share, and the token of its segment; 0 if it shares none.
     sharing : float
         Ranks of its node for each of the cores that they may use.
+    processor : str
+        Model of its processor.
     """
 
     workers: int
@@ -142,6 +125,7 @@ class RankFacts:
     memory: int = 0
     token: int = 0
     sharing: float = 1.0
+    processor: str = ""
 
 
 def survey(
@@ -172,6 +156,7 @@ def survey(
         memory,
         address[-1] if address is not None and shares else 0,
         near / len(cores),
+        _processor(),
     )
 
 
@@ -191,4 +176,18 @@ def facts_of(everyone: list[RankFacts]) -> Facts:
         () if on_one_node else nodes,
         tuple((one.memory, one.token) for one in everyone) if shares else (),
         max(1.0, *(one.sharing for one in everyone)),
+        tuple(sorted({one.processor for one in everyone})),
     )
+
+
+@cache
+def _processor() -> str:
+    """The model of this node's processor, in few words."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = [line.partition(":") for line in file.read(4096).splitlines()]
+    except OSError:
+        return platform.machine()
+    facts = {key.strip(): value.strip() for key, _, value in lines}
+    known = (facts.get("model name"), facts.get("cpu family"), facts.get("model"), facts.get("CPU part"))
+    return "/".join(filter(None, known)) or platform.machine()

@@ -50,12 +50,11 @@ cdef extern from "layer/python.h" namespace "compcoll::layer" nogil:
         const CKept* get()
     uint64_t next_number()
     vector[uint64_t] take_ended()
-    void go_inside(int)
+    void set_reentrant(int)
     cdef struct CPython "compcoll::layer::Python":
         void (*prepare)(void*) noexcept
         void (*decide)(void*) noexcept
         void (*describe)(void*) noexcept
-        void (*next_start)(void*) noexcept
         void (*load_kernels)(uint64_t, int) noexcept
         void (*finalize)() noexcept
     void with_python(const CPython&)
@@ -125,7 +124,7 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
         cbool broken()
         string why_broken()
         void forget()
-        void leave_all()
+        void decline_all()
         void renew(const Settings&)
     CComm* c_find "compcoll::layer::find"(Word)
     shared_ptr[CComm] find_by(uint64_t)
@@ -170,7 +169,6 @@ cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
         cbool refused
         shared_ptr[CCount] count
         vector[uint8_t] out, into
-        KeptRef tried
     cdef cppclass ScheduleRef "std::shared_ptr<const compcoll::engine::Schedule>":
         pass
     cdef cppclass NeighboursRef "std::shared_ptr<const compcoll::engine::Neighbours>":
@@ -192,6 +190,7 @@ cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
     cdef cppclass CDescription "compcoll::layer::Description":
         const CCall& call
         uint64_t nbytes
+        double began
         uint32_t element
         cbool in_place
         string comm_name
@@ -201,13 +200,6 @@ cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
         cbool idle
         int code
         void add(CPart, const vector[uint8_t]&, const vector[uint8_t]&) except +
-    cdef cppclass CNextStart "compcoll::layer::NextStart":
-        KeptRef tried
-        cbool compress
-        Word* request
-        shared_ptr[CCount] count
-        int64_t turn
-        WayRef way
     void set_root_is_read_only(cbool)
     void c_set_phase "compcoll::layer::set_phase"(int)
     CEngine& the_engine()
@@ -254,7 +246,7 @@ cdef extern from "layer/started.h" namespace "compcoll::layer" nogil:
         CStarted(uint64_t)
         int compare(const shared_ptr[CComm]&, string) except +
         void add(Word*, void*, CComm*) except +
-        void leave() except +
+        void submit() except +
         CEnd wait(double, cbool (*)() noexcept nogil) except +
         cbool ended()
         cbool differs()
@@ -841,10 +833,10 @@ cdef class plain_calls:
     """A block whose calls, of this thread, are MPI's as they are, on marked communicators too."""
 
     def __enter__(self):
-        go_inside(1)
+        set_reentrant(1)
 
     def __exit__(self, *exc):
-        go_inside(-1)
+        set_reentrant(-1)
 
 
 cdef class root_is_read_only:
@@ -932,6 +924,8 @@ cdef class Description:
         Python's side of the communicator; None where it has none yet, but its ``number``.
     nbytes : int
         Bytes of the largest message; in a call that all ranks decide all of them know it.
+    began : float
+        When the call started, in seconds of a clock without a fixed beginning.
     dtype : int
         Code of the elements of all blocks, in a call that all ranks decide.
     root, number : int
@@ -948,6 +942,7 @@ cdef class Description:
     cdef readonly str op, name
     cdef readonly int form, root, phase
     cdef readonly uint64_t number, nbytes
+    cdef readonly double began
     cdef readonly uint32_t dtype
     cdef readonly list send, recv
     cdef readonly object side
@@ -958,12 +953,13 @@ cdef class Description:
         self.own = own
         self.op, self.form, self.root = NAMES[own.call.name], own.call.form, own.call.root()
         self.number, self.nbytes, self.dtype = own.call.comm.number(), own.nbytes, own.element
+        self.began = own.began
         self.name, self.phase = own.comm_name.decode(errors="replace"), own.phase
         self.send, self.recv = messages_of(own.send), messages_of(own.recv)
         self.side = kept.get(self.number)
         return self
 
-    def leave(self, str reason, *, bint refused=False, bint idle=False, Count count=None):
+    def decline(self, str reason, *, bint refused=False, bint idle=False, Count count=None):
         """Leave the call to MPI.
 
         Parameters
@@ -984,22 +980,20 @@ cdef class Description:
             entry.count = count.own
 
     def serve(self, PreparedCall prepared, *, Count count=None, bint writes_back=False, bint differs=False,
-              sent=(), received=(), tried=None):
+              sent=(), received=()):
         """Have the engine run a schedule.
 
         Parameters
         ----------
         prepared : PreparedCall
         count : Count, optional
-            As of `leave`.
+            As of `decline`.
         writes_back : bool
             Whether the owner of a block takes the values that others decode.
         differs : bool
             Whether its codec sends what changed since the last start.
         sent, received : sequence of bool
             Which of the blocks; all of them where nothing is given.
-        tried : object, optional
-            Has `next`, of a persistent call whose starts go both ways in turn.
         """
         cdef CEntry* entry = self.own.entry.get()
         cdef CPart part
@@ -1021,8 +1015,6 @@ cdef class Description:
         self.own.add(part, out, into)
         if count is not None:
             entry.count = count.own
-        if tried is not None:
-            entry.tried = keep(tried)
 
     def mask(self, out, into):
         """Say with which ranks the engine has messages, of a call that pairs decide."""
@@ -1090,7 +1082,7 @@ cdef class MessageDescription:
     cdef readonly tuple shape
     cdef readonly object side
 
-    def leave(self, str reason):
+    def decline(self, str reason):
         """Leave messages like it to MPI."""
         self.own.stream.get().declined = way_of("", "mpi", reason, True, False)
 
@@ -1131,22 +1123,6 @@ def set_receiving(uint32_t dtype, Coding coding):
     c_set_receiving(dtype, coding.own, keep(coding))
 
 
-cdef void next_start_c(void* given) noexcept with gil:
-    cdef CNextStart* start = <CNextStart*>given
-    cdef Count count
-    try:
-        decision, request, count, turn = kept[start.tried.get().number()].next()
-        start.compress = decision.codec is not None
-        start.way = way_of("", "mpi", decision.reason, True, False)
-        if request is not None:
-            start.request = <Word*><uintptr_t>MPI._addressof(request)
-        if count is not None:
-            start.count, start.turn = count.own, turn
-    except BaseException:
-        traceback.print_exc()
-        start.compress = False
-
-
 _load_kernels = None
 
 
@@ -1182,8 +1158,7 @@ def _connect():
     """Give the layer what it asks Python."""
     global give_up_lock, take_lock
     cdef CPython functions
-    functions.prepare, functions.describe, functions.next_start = prepare_c, describe_c, next_start_c
-    functions.decide = decide_c
+    functions.prepare, functions.describe, functions.decide = prepare_c, describe_c, decide_c
     functions.load_kernels, functions.finalize = load_kernels_c, finalize_c
     give_up_lock, take_lock = save_thread, restore_thread
     with_python(with_thread_states(functions))
@@ -1268,11 +1243,11 @@ cdef class Started:
         with nogil:
             self.own.get().add(place, told, self.comm.get())
 
-    def leave(self):
+    def submit(self):
         """Leave them to the progress thread; `take_done` tells when they have ended."""
         _started[self.number] = self
         with nogil:
-            self.own.get().leave()
+            self.own.get().submit()
 
     def wait(self, double seconds):
         """Wait so long at most; whether they have ended.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from mpi4py import MPI
 
@@ -11,34 +13,43 @@ from compcoll.core.errors import FrameError
 from compcoll.engine import _engine
 from compcoll.frame import inspect
 
-__all__ = ["exception"]
+__all__ = ["Fault", "exception"]
 
 
-def exception(
-    problem: int,
-    status: int,
-    header: bytes,
-    available: int,
-    expected: int,
-    expected_dtype: int,
-    codec: str,
-    dtype: int,
-    size: int,
-    payload_nbytes: int,
-    checksum: int,
-) -> Exception:
-    """The exception for an error of csrc/engine/coding.h."""
-    match problem:
+@dataclass(frozen=True)
+class Fault:
+    """An error of csrc/engine/coding.h, and the fields of the header of its frame."""
+
+    problem: int
+    status: int
+    header: bytes
+    available: int
+    expected: int
+    expected_dtype: int
+    codec: str
+    dtype: int
+    size: int
+    payload_nbytes: int
+    checksum: int
+
+
+def exception(fault: Fault) -> Exception:
+    """Make the exception for an error."""
+    status = fault.status
+    match fault.problem:
         case _engine.HEADER:
-            return _of_header(header, available)
+            return _of_header(fault.header, fault.available)
         case _engine.CHECKSUM:
-            return FrameError(f"the payload's checksum is not {checksum:#010x}: the payload is damaged")
+            return FrameError(f"the payload's checksum is not {fault.checksum:#010x}: the payload is damaged")
         case _engine.PAYLOAD:
-            return FrameError(f"the {codec} payload of {payload_nbytes} bytes is {STATUS[status]}")
-        case _engine.MISMATCH:
             return FrameError(
-                f"a frame of {size} {dtypes.dtype_of(dtype)} came for a block of {expected} "
-                f"{dtypes.dtype_of(expected_dtype)}: the ranks' counts or types differ"
+                f"the {fault.codec} payload of {fault.payload_nbytes} bytes is {STATUS[status]}"
+            )
+        case _engine.MISMATCH:
+            came, expected = dtypes.dtype_of(fault.dtype), dtypes.dtype_of(fault.expected_dtype)
+            return FrameError(
+                f"a frame of {fault.size} {came} came for a block of {fault.expected} {expected}: the ranks' "
+                "counts or types differ"
             )
         case _engine.POISONED:
             return FrameError("another rank met an error before it could send this block")
@@ -48,7 +59,7 @@ def exception(
             return FrameError(NO_BASE)
         case _engine.MEMORY:
             return MemoryError("no memory is left for a chunk")
-    raise AssertionError(f"unknown problem {problem}")
+    raise AssertionError(f"unknown problem {fault.problem}")
 
 
 def _of_header(header: bytes, available: int) -> FrameError:

@@ -1,20 +1,22 @@
-"""Ranks that no mpiexec started.
+"""Ranks that no mpiexec started: one server of PMI-1 for the job, and its clients.
 
-pmi.py         the server of PMI-1, a program of its own
-bootstrap.py   a process becomes a rank: joins the others, gives MPICH its connection, initialises MPI
+pmi.py         the server, a program of its own, which rank 0 starts
+bootstrap.py   its client: joins the other ranks, gives MPICH the connection, initialises MPI
+torchrun.py    under torch's launchers: when MPI begins, and how ranks find the server by torch's store
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from contextlib import suppress
-from pathlib import Path
+import sys
+from multiprocessing import parent_process
 
 __all__ = ["forget_launcher", "is_child", "is_launched"]
 
 #: Environment variables that process managers set: Hydra, PMIx, Open MPI, Intel MPI, PALS.
 _MARKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
+#: Words in the command line of a process that multiprocessing started.
+_STARTERS = ("multiprocessing.spawn", "multiprocessing.forkserver")
 
 
 def is_launched() -> bool:
@@ -23,17 +25,12 @@ def is_launched() -> bool:
 
 
 def forget_launcher() -> None:
-    """Have a child of a rank not take itself for that rank."""
+    """Remove a rank's variables from the environment of its child, which would take itself for that rank."""
     for name in (*_MARKS, "PMI_FD", "PMI_SIZE", "PMI_PORT", "PMI_ID"):
         os.environ.pop(name, None)
 
 
 def is_child() -> bool:
-    """Whether another Python has spawned this one, which has the environment of a rank then, but is none."""
-    if multiprocessing.parent_process() is not None:
-        return True
-    # While its main module is imported that is not known yet.
-    with suppress(OSError):
-        words = Path("/proc/self/cmdline").read_bytes()
-        return any(mark in words for mark in (b"multiprocessing.spawn", b"multiprocessing.forkserver"))
-    return False
+    """Whether multiprocessing started this process, which may have the environment of a rank but is none."""
+    # While its main module is imported, a spawned process does not know its parent yet.
+    return parent_process() is not None or any(word in " ".join(sys.orig_argv) for word in _STARTERS)

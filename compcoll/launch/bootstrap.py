@@ -1,4 +1,7 @@
-"""Processes that no mpiexec started become the ranks of an MPICH job."""
+"""The client of `compcoll.launch.pmi`: processes that no mpiexec started become the ranks of an MPICH job.
+
+`bootstrap` is for programs, which give an address; `compcoll.launch.torchrun` has one from torch's store.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize
@@ -28,15 +31,15 @@ from mpi4py.run import set_abort_status
 
 from compcoll.launch import pmi
 
-__all__ = ["become_rank", "bootstrap", "import_mpi", "is_forked", "listen", "patch_method", "thread_level"]
+__all__ = ["become_rank", "bootstrap", "import_mpi", "initialise", "is_forked", "listen", "patch_method"]
 
 #: Seconds between two attempts to reach rank 0, and that one may take.
 _PAUSE, _PATIENCE = 0.05, 10.0
 _SHARED_MEMORY = re.compile(r"/dev/shm/mpich_\S+")
 
 _lock = Lock()
-#: Descriptors of this process's connections, which end with it: MPICH needs one after Python's end.
-_lines: list[int] = []
+#: Descriptors of this process's connections, watch and pmi. MPICH needs them after Python's end.
+_connections: list[int] = []
 
 
 def bootstrap(rank: int, size: int, address: str, *, secret: str = "", timeout: float = 60.0) -> None:
@@ -53,10 +56,10 @@ def bootstrap(rank: int, size: int, address: str, *, secret: str = "", timeout: 
         0 to ``size - 1``, another one for each process.
     size : int
     address : str
-        ``"host:port"``, the same on all ranks: an address of rank 0's host that the others reach, and a port
+        ``"host:port"``, equal on all ranks: an address of rank 0's host that the others reach, and a port
         that is free there.
     secret : str
-        The same on all ranks; nobody joins without it. Pass a random one on a network that strangers reach.
+        Equal on all ranks; nobody joins without it. Pass a random one on a network that strangers reach.
     timeout : float
         Seconds to wait for the other ranks.
 
@@ -81,7 +84,7 @@ def bootstrap(rank: int, size: int, address: str, *, secret: str = "", timeout: 
         raise ValueError(f"timeout {timeout} is not a positive number of seconds")
     place = _parse(address)
     import_mpi(needed=True)
-    become_rank(rank, size, place, listen([place]) if rank == 0 else [], secret, timeout)
+    become_rank(rank, size, place, listen(*place) if rank == 0 else None, secret, timeout)
 
 
 def import_mpi(*, needed: bool = False) -> Any:
@@ -94,16 +97,11 @@ def import_mpi(*, needed: bool = False) -> Any:
     """
     import mpi4py
 
-    rc = mpi4py.rc
     if "mpi4py.MPI" not in sys.modules:
-        before = rc.initialize, rc.finalize
+        rc = mpi4py.rc  # whose finalize is initialize where it is None
         rc.initialize, rc.finalize = False, rc.initialize if rc.finalize is None else rc.finalize
-        try:
-            from mpi4py import MPI
-        finally:
-            rc.initialize, rc.finalize = before
-    else:
-        from mpi4py import MPI
+    from mpi4py import MPI
+
     if needed and MPI.Is_initialized():
         world = MPI.COMM_WORLD
         raise RuntimeError(
@@ -118,37 +116,36 @@ def import_mpi(*, needed: bool = False) -> Any:
     return MPI
 
 
-def listen(places: Sequence[tuple[str, int]]) -> list[socket.socket]:
-    """Sockets that listen at addresses of this host; a port of 0 is any that is free."""
-    listeners = []
-    for host, port in places:
-        try:
-            family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            listeners.append(socket.create_server(where[:2], family=family, backlog=1024))
-        except OSError as error:
-            for listener in listeners:
-                listener.close()
-            raise OSError(error.errno, f"rank 0 cannot listen at {host}:{port}: {error.strerror}") from None
-    return listeners
+def listen(host: str, port: int) -> socket.socket:
+    """Listen at an address of this host, all of them where it is empty; a port of 0 is any that is free."""
+    try:
+        if not host:
+            dual = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if dual else socket.AF_INET
+            return socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=1024)
+        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(where[:2], family=family, backlog=1024)
+    except OSError as error:
+        raise OSError(error.errno, f"rank 0 cannot listen at {host}:{port}: {error.strerror}") from None
 
 
 def become_rank(
-    rank: int, size: int, place: tuple[str, int], listeners: list[socket.socket], secret: str, timeout: float
+    rank: int, size: int, place: tuple[str, int], listener: socket.socket | None, secret: str, timeout: float
 ) -> None:
     """Join the other ranks and initialise MPI; `bootstrap` has the parameters.
 
-    Rank 0 has ``listeners``, for the server that it starts, at least one of them at ``place``.
+    Rank 0 has a ``listener`` at ``place``, for the server that it starts.
     """
     with _lock:
         MPI = import_mpi(needed=True)
-        if listeners:
-            _start_server(listeners, size, secret, timeout)
+        if listener is not None:
+            _start_server(listener, size, secret, timeout)
         line, watch = _join(rank, size, place, secret, timeout)
-        _lines[:] = watch.detach(), line.detach()
-        os.register_at_fork(after_in_child=_leave)
-        _end_with(_lines[0])
-        with _environment(PMI_FD=_lines[1], PMI_RANK=rank, PMI_SIZE=size, MPIR_CVAR_PMI_VERSION=1):
-            MPI.Init_thread(thread_level(MPI))
+        _connections[:] = watch.detach(), line.detach()
+        os.register_at_fork(after_in_child=_disconnect)
+        _end_with(_connections[0])
+        with _environment(PMI_FD=_connections[1], PMI_RANK=rank, PMI_SIZE=size, MPIR_CVAR_PMI_VERSION=1):
+            initialise(MPI)
     world = MPI.COMM_WORLD
     if (world.rank, world.size) != (rank, size):
         raise RuntimeError(
@@ -169,20 +166,18 @@ def _parse(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _start_server(listeners: list[socket.socket], size: int, secret: str, timeout: float) -> None:
-    fds = [listener.fileno() for listener in listeners]
-    given = {"listeners": fds, "size": size, "secret": secret, "timeout": timeout}
+def _start_server(listener: socket.socket, size: int, secret: str, timeout: float) -> None:
+    parameters = {"listener": listener.fileno(), "size": size, "secret": secret, "timeout": timeout}
     # Neither the command line nor the environment would keep the secret.
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", pmi.__file__],
-        input=json.dumps(given).encode(),
-        pass_fds=fds,
-        cwd="/",
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    for listener in listeners:
-        listener.close()
+    with listener:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", pmi.__file__],
+            input=json.dumps(parameters).encode(),
+            pass_fds=[listener.fileno()],
+            cwd="/",
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     if done.returncode:
         raise RuntimeError(f"the server of PMI did not start: {sys.executable} ended with {done.returncode}")
 
@@ -190,26 +185,23 @@ def _start_server(listeners: list[socket.socket], size: int, secret: str, timeou
 def _join(
     rank: int, size: int, place: tuple[str, int], secret: str, timeout: float
 ) -> tuple[socket.socket, socket.socket]:
-    """Connections to the server on both channels, when all ranks have come."""
-    line, lines = _connect(rank, size, place, timeout), []
-    try:
-        lines.append(line)
+    """Connect to the server on both channels, and wait until all ranks have."""
+    with ExitStack() as opened:
+        line = opened.enter_context(_connect(rank, size, place, timeout))
         _introduce(line, rank, size, "pmi", secret)
         with suppress(OSError):  # the server gives the reason on the first connection
-            lines.append(socket.create_connection(place, _PATIENCE))
-            _introduce(lines[1], rank, size, "watch", secret)
-        answer = json.loads(_read_line(line) or '{"error": "the server of PMI has ended"}')
-        if error := answer.get("error"):
-            raise (TimeoutError if " did not come " in error else RuntimeError)(error)
-    except BaseException:
-        for one in lines:
-            one.close()
-        raise
-    return line, lines[1]
+            watch = opened.enter_context(socket.create_connection(place, _PATIENCE))
+            _introduce(watch, rank, size, "watch", secret)
+        answer, _, reason = _read_line(line).partition(" ")
+        if answer != pmi.JOINED:
+            kind = TimeoutError if answer == "late" else RuntimeError
+            raise kind(reason or "the server of PMI has ended")
+        opened.pop_all()
+    return line, watch
 
 
 def _connect(rank: int, size: int, place: tuple[str, int], timeout: float) -> socket.socket:
-    """A connection to the server, which rank 0 may start later."""
+    """Connect to the server, which rank 0 may start later."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -224,7 +216,7 @@ def _connect(rank: int, size: int, place: tuple[str, int], timeout: float) -> so
 
 
 def _introduce(line: socket.socket, rank: int, size: int, channel: str, secret: str) -> None:
-    """Tell the server of which rank a connection is."""
+    """Authenticate a connection as a rank's."""
     pmi.keep_alive(line)
     line.settimeout(_PATIENCE)
     try:
@@ -235,7 +227,7 @@ def _introduce(line: socket.socket, rank: int, size: int, channel: str, secret: 
         place = ":".join(map(str, line.getpeername()[:2]))
         raise RuntimeError(f"rank {rank} of {size}: another program answers at {place}")
     host = f"process {os.getpid()} on {socket.gethostname()}"
-    hello = json.dumps({"rank": rank, "size": size, "channel": channel, "host": host, "node": _node()})
+    hello = f"{rank} {size} {channel} {_node()} {host}"
     line.sendall(f"{pmi.proof(secret, nonce, hello)} {hello}\n".encode())
     line.settimeout(None)  # the server keeps the time
 
@@ -252,14 +244,14 @@ def _read_line(line: socket.socket) -> str:
 
 
 def _node() -> str:
-    """A name common to the processes that can share memory and read each other's."""
+    """Name the node: equal for processes that can share memory and read each other's."""
     found = [socket.gethostname()]
     with suppress(OSError):
         with open("/proc/sys/kernel/random/boot_id") as boot:
             found.append(boot.read().strip())
         found.extend(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid"))
         found.append(str(os.stat("/dev/shm").st_dev))
-    return " ".join(found)
+    return "/".join(found)
 
 
 def _end_with(fd: int) -> None:
@@ -272,17 +264,17 @@ def _end_with(fd: int) -> None:
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _leave() -> None:
-    """Give up the connections in a forked process: they end with its parent."""
+def _disconnect() -> None:
+    """Close the connections in a forked process, so that they end with its parent."""
     nothing = os.open(os.devnull, os.O_RDWR)
-    for line in _lines:
-        os.dup2(nothing, line, inheritable=False)
+    for fd in _connections:
+        os.dup2(nothing, fd, inheritable=False)
     os.close(nothing)
 
 
 @contextmanager
 def _environment(**variables: object) -> Iterator[None]:
-    """Variables for MPI_Init, without those of another launcher that started this process or its parent."""
+    """Set variables for MPI_Init, without those of another launcher of this process or its parent."""
     names = [name for name in os.environ if name.startswith("PMI_") or name in variables]
     before = {name: os.environ.pop(name) for name in names}
     os.environ.update({name: str(value) for name, value in variables.items()})
@@ -294,11 +286,11 @@ def _environment(**variables: object) -> Iterator[None]:
         os.environ.update(before)
 
 
-def thread_level(MPI: Any) -> int:
-    """The level of threads that mpi4py initialises MPI with."""
+def initialise(MPI: Any) -> None:
+    """Initialise MPI at the level of threads that the import of mpi4py.MPI would."""
     from mpi4py import rc
 
-    return getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE
+    MPI.Init_thread(getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE)
 
 
 def is_forked() -> bool:
@@ -307,17 +299,15 @@ def is_forked() -> bool:
 
 
 def _announce_ends(MPI: Any) -> None:
-    """Have the server told at once how this process leaves MPI, and the process end where it aborts."""
+    """Tell the server at once when this process finalises MPI, and end the process where it aborts."""
     finalize, abort, hook = MPI.Finalize, MPI.Comm.Abort, sys.excepthook
 
     @wraps(finalize)
     def end() -> None:
         finalize()
-        with socket.socket(
-            fileno=os.dup(_lines[1])
-        ) as line:  # MPICH does so in exit(3): others end by _exit(2)
-            line.sendall(b"cmd=finalize\n")
-            _read_line(line)
+        # MPICH does so in exit(3): others end by _exit(2).
+        os.write(_connections[1], b"cmd=finalize\n")
+        os.read(_connections[1], 64)
 
     @wraps(abort)
     def Abort(self: Any, errorcode: int = 0) -> None:
@@ -335,7 +325,7 @@ def _announce_ends(MPI: Any) -> None:
 
 
 def patch_method(cls: type, name: str, method: Callable[..., Any]) -> None:
-    """Put another method into the place of one of a class in C, which has no other way."""
+    """Replace a method of a class in C, whose attributes Python cannot set."""
     (attributes,) = (a for a in gc.get_referents(cls.__dict__) if isinstance(a, dict))
     attributes[name] = method
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))

@@ -1,8 +1,8 @@
 """A server of PMI-1, the protocol by which the processes of an MPICH job find each other.
 
-It is a process of its own, started by rank 0, since MPI_Init holds Python's lock and the job may outlive any
+Rank 0 starts it as a process of its own, since MPI_Init holds Python's lock and the job may outlive any
 rank's interpreter. It needs nothing but the standard library, so it runs isolated (``python -I -S pmi.py``)
-and starts in some 20 ms. Its parameters come as JSON on the standard input.
+and starts in some 50 ms. Its parameters come as JSON on the standard input.
 
 Each rank has two connections. On ``pmi`` it waits until all ranks have come, then MPICH speaks PMI-1 there.
 Nothing is ever sent on ``watch``: its end tells the server that the process has ended, and the process, by a
@@ -13,32 +13,35 @@ PMI-1 is described in MPICH's sources, src/pmi/maint/pmi-1.1.txt.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import os
 import re
 import resource
 import secrets
-import selectors
 import socket
 import sys
-import time
 from contextlib import suppress
 from itertools import groupby
 
+__all__ = ["CHANNELS", "JOINED", "PROTOCOL", "Server", "keep_alive", "process_mapping", "proof", "ranks_of"]
+
 #: The first word of the server on each connection.
-PROTOCOL = "compcoll-pmi-1"
+PROTOCOL = "compcoll-pmi-2"
 CHANNELS = ("pmi", "watch")
 #: Seconds in which ranks may end by themselves, or by a launcher that knows why, after one of them failed.
 _GRACE = 1.0
-#: Seconds in which a member takes what is sent to it.
+#: Seconds in which a client proves that it knows the secret.
 _PATIENCE = 10.0
 #: The longest names, keys and values, as Hydra has them.
 _MAXES = {"kvsname_max": 256, "keylen_max": 64, "vallen_max": 1024}
 _LONGEST_LINE = 1 << 16
-#: Unauthenticated connections that may be open, beyond two for each rank.
-_MOST_STRANGERS = 64
+#: The answer to ranks that have all come; others begin with ``late`` or ``refused``.
+JOINED = "joined"
 _PAIR = re.compile(r"(\w+)=((?:\\.|[^\s\\])*)")
+#: A client's first line: proof, rank, size, channel, node, and host.
+_HELLO = re.compile(r"(\w+) ((\d{1,9}) (\d{1,9}) (pmi|watch) (\S+) (.+))\n")
 
 
 def proof(secret: str, nonce: str, hello: str) -> str:
@@ -67,229 +70,192 @@ def process_mapping(nodes: list[str]) -> str | None:
     return mapping if len(mapping) < _MAXES["vallen_max"] else None
 
 
-class JobError(Exception):
-    """The ranks cannot start a job; the message says why."""
-
-
-class _Line:
-    """A connection; ``rank`` is -1 until its owner is authenticated."""
-
-    def __init__(self, line: socket.socket):
-        self.socket, self.rank, self.channel = line, -1, ""
-        self.nonce, self._received = secrets.token_hex(16), b""
-        line.settimeout(_PATIENCE)
-        keep_alive(line)
-
-    def lines(self) -> list[str] | None:
-        """The whole lines received since the last call; None at the end of the connection."""
-        try:
-            data = self.socket.recv(_LONGEST_LINE)
-        except OSError:
-            return None
-        *whole, self._received = (self._received + data).split(b"\n")
-        if not data or len(self._received) > _LONGEST_LINE:
-            return None
-        return [line.decode(errors="replace") for line in whole]
-
-    def send(self, text: str) -> None:
-        with suppress(OSError):  # a closed connection is noticed when it is read
-            self.socket.sendall(f"{text}\n".encode())
-
-
 class Server:
     """The server of one job.
 
     Parameters
     ----------
-    listeners : list of socket.socket
+    listener : socket.socket
     size : int
     secret : str
     timeout : float
         Seconds in which all ranks have to come.
     """
 
-    def __init__(self, listeners: list[socket.socket], size: int, secret: str, timeout: float):
-        self._listeners, self._size, self._secret, self._timeout = listeners, size, secret, timeout
-        self._selector = selectors.DefaultSelector()
-        self._strangers: list[_Line] = []
-        self._members: dict[tuple[int, str], _Line] = {}
+    def __init__(self, listener: socket.socket, size: int, secret: str, timeout: float):
+        self._listener, self._size, self._secret, self._timeout = listener, size, secret, timeout
+        self._members: dict[tuple[int, str], asyncio.StreamWriter] = {}
         self._hosts: dict[int, str] = {}
         self._nodes: dict[int, str] = {}
         self._name = f"compcoll-{secrets.token_hex(16)}"
         self._values: dict[str, str] = {}
-        self._in_barrier: list[_Line] = []
+        self._in_barrier: list[asyncio.StreamWriter] = []
+        self._alive = set(range(size))
         self._finalized: set[int] = set()
-        self._end_at: float | None = None
+        self._is_failing = False
 
     def run(self) -> None:
         """Wait for all ranks, then serve them until their processes have ended."""
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        #: The answer to all ranks once they have come, or cannot start a job.
+        self._answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._over = asyncio.Event()
+        listening = await asyncio.start_server(
+            self._connected, sock=self._listener, limit=_LONGEST_LINE, backlog=1024
+        )
+        await asyncio.wait([self._answered], timeout=self._timeout)
+        if not self._answered.done():
+            missing = [r for r in range(self._size) if any((r, c) not in self._members for c in CHANNELS)]
+            late = f"{ranks_of(missing)} of {self._size} did not come within {self._timeout:g} s"
+            self._answered.set_result(f"late {late}")
+        listening.close()  # first, so that the port is free once ranks hear of an error
+        for (_, channel), writer in self._members.items():
+            if channel == "pmi":
+                _send(writer, self._answered.result())
+        if self._answered.result() == JOINED:
+            await self._over.wait()
+        # The tasks of all connections end with this one, and close them.
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection: a stranger's first, then, where it knows the secret, a rank's."""
         try:
-            try:
-                self._gather()
-            finally:
-                self._close_to_others()  # first, so that the port is free once ranks hear of an error
-            self._serve()
-        except JobError as error:
-            for line in self._members.values():
-                line.send(json.dumps({"error": str(error)}))
+            keep_alive(writer.get_extra_info("socket"))
+            async with asyncio.timeout(_PATIENCE):
+                member = await self._greet(reader, writer)
+            if member is not None:
+                await self._serve(*member, reader, writer)
+        except (OSError, ValueError):  # it takes too long, resets the connection, or sends no lines
+            pass
+        except asyncio.CancelledError:  # at the end, which asyncio of Python 3.11 reports as a mistake
+            pass
         finally:
-            for key in list(self._selector.get_map().values()):
-                key.fileobj.close()  # type: ignore[union-attr]
-            self._selector.close()
+            writer.close()
 
-    def _gather(self) -> None:
-        for listener in self._listeners:
-            self._selector.register(listener, selectors.EVENT_READ)
-        deadline = time.monotonic() + self._timeout
-        while len(self._members) < len(CHANNELS) * self._size:
-            for key, _ in self._selector.select(max(deadline - time.monotonic(), 0)):
-                if key.data is None:
-                    self._accept(key.fileobj)  # type: ignore[arg-type]
-                elif key.data.rank >= 0:
-                    host = self._hosts[key.data.rank]
-                    raise JobError(f"rank {key.data.rank} ({host}) left while others were waited for")
-                else:
-                    self._greet(key.data)
-            if time.monotonic() >= deadline:
-                break
-        missing = [r for r in range(self._size) if any((r, c) not in self._members for c in CHANNELS)]
-        if missing:
-            raise JobError(f"{ranks_of(missing)} of {self._size} did not come within {self._timeout:g} s")
-
-    def _close_to_others(self) -> None:
-        for listener in self._listeners:
-            self._selector.unregister(listener)
-            listener.close()
-        for line in list(self._strangers):
-            self._drop(line)
-
-    def _accept(self, listener: socket.socket) -> None:
-        if len(self._strangers) > _MOST_STRANGERS + len(CHANNELS) * self._size:
-            self._drop(self._strangers[0])
-        with suppress(OSError):
-            line = _Line(listener.accept()[0])
-            self._strangers.append(line)
-            self._selector.register(line.socket, selectors.EVENT_READ, line)
-            line.send(f"{PROTOCOL} {line.nonce}")
-
-    def _greet(self, line: _Line) -> None:
-        """Admit a client that knows the secret."""
-        received = line.lines() if line in self._strangers else []
-        if received == []:  # not yet a line, or dropped meanwhile for a later one
-            return
-        given, _, hello = received[0].partition(" ") if received else ("", "", "")
-        if not hmac.compare_digest(given.encode(), proof(self._secret, line.nonce, hello).encode()):
-            line.send(json.dumps({"error": "the secret is not that of rank 0"}))
-            self._drop(line)
-            return
-        try:
-            self._admit(line, **json.loads(hello))
-            self._strangers.remove(line)
-        except (TypeError, ValueError, RecursionError):  # where the secret is empty
-            self._drop(line)
-
-    def _admit(self, line: _Line, rank: int, size: int, channel: str, host: str, node: str) -> None:
-        if {type(rank), type(size)} != {int} or {type(channel), type(host), type(node)} != {str}:
-            raise TypeError("a rank and a size are integers; a channel, a host, and a node are strings")
-        line.rank, line.channel = rank, channel
+    async def _greet(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[int, str] | None:
+        """Admit a client that knows the secret: its rank and channel; None for others."""
+        nonce = secrets.token_hex(16)
+        _send(writer, f"{PROTOCOL} {nonce}")
+        found = _HELLO.fullmatch((await reader.readline()).decode(errors="replace"))
+        if found is None or self._answered.done():
+            return None
+        code, hello, *numbers, channel, node, host = found.groups()
+        if not hmac.compare_digest(code.encode(), proof(self._secret, nonce, hello).encode()):
+            _send(writer, "refused the secret is not that of rank 0")
+            return None
+        rank, size = map(int, numbers)
         problem = ""
-        if size != self._size or not 0 <= rank < size or channel not in CHANNELS:
+        if size != self._size or rank >= size:
             problem = f"rank {rank} ({host}) is one of {size} ranks, rank 0 one of {self._size}"
         elif (rank, channel) in self._members:
             problem = f"two processes are rank {rank}: {self._hosts[rank]} and {host}"
         if problem:
-            line.send(json.dumps({"error": problem}))
-            raise JobError(problem)
-        self._members[rank, channel], self._hosts[rank], self._nodes[rank] = line, host, node
+            _send(writer, f"refused {problem}")
+            self._answered.set_result(f"refused {problem}")
+            return None
+        self._members[rank, channel], self._hosts[rank], self._nodes[rank] = writer, host, node
+        if len(self._members) == len(CHANNELS) * self._size:
+            mapping = process_mapping([self._nodes[one] for one in range(size)])
+            if mapping:
+                self._values["PMI_process_mapping"] = mapping
+            self._answered.set_result(JOINED)
+        return rank, channel
 
-    def _drop(self, line: _Line) -> None:
-        self._selector.unregister(line.socket)
-        line.socket.close()
-        if line in self._strangers:
-            self._strangers.remove(line)
+    async def _serve(
+        self, rank: int, channel: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Answer a rank until its connection ends, which says of ``watch`` that its process has."""
+        with suppress(OSError, ValueError):
+            while line := await reader.readline():
+                text = line.decode(errors="replace").strip()
+                words = dict(_PAIR.findall(text))
+                # A spawn has many lines, of which this is the last.
+                if channel == "pmi" and ("cmd" in words or text == "endcmd"):
+                    self._answer(rank, words, writer)
+        who = f"rank {rank} ({self._hosts[rank]})"
+        if not self._answered.done():
+            self._answered.set_result(f"refused {who} left while others were waited for")
+        elif channel == "watch" and self._answered.result() == JOINED:
+            self._alive.remove(rank)
+            if rank not in self._finalized:
+                self._fail(f"{who} ended without MPI_Finalize")
+            if not self._alive:
+                self._over.set()
 
-    def _serve(self) -> None:
-        mapping = process_mapping([self._nodes[rank] for rank in range(self._size)])
-        if mapping:
-            self._values["PMI_process_mapping"] = mapping
-        for rank in range(self._size):
-            self._members[rank, "pmi"].send(json.dumps({"kvsname": self._name}))
-        alive = set(range(self._size))
-        while alive:
-            left = None if self._end_at is None else self._end_at - time.monotonic()
-            if left is not None and left <= 0:
-                print(f"compcoll: killing {ranks_of(sorted(alive))}", file=sys.stderr, flush=True)
-                return  # which closes their connections
-            for key, _ in self._selector.select(left):
-                self._read(key.data, alive)
-
-    def _read(self, line: _Line, alive: set[int]) -> None:
-        received = line.lines()
-        if received is None:
-            self._drop(line)
-            if line.channel == "watch":
-                alive.remove(line.rank)
-                if line.rank not in self._finalized:
-                    host = self._hosts[line.rank]
-                    self._end(f"rank {line.rank} ({host}) ended without MPI_Finalize", alive)
-        for text in received or ():
-            words = dict(_PAIR.findall(text))
-            if words.get("cmd") == "abort":
-                self._end(f"rank {line.rank} called MPI_Abort({words.get('exitcode', '')})", alive)
-            elif words.get("cmd") == "barrier_in":
-                self._in_barrier.append(line)
-                # A rank that aborts may reach MPI_Finalize; released, it exits with its own status.
-                if len(self._in_barrier) == self._size or self._end_at is not None:
-                    for one in self._in_barrier:
-                        one.send("cmd=barrier_out rc=0")
-                    self._in_barrier.clear()
-            elif "cmd" in words or text == "endcmd":  # a spawn has many lines, of which this is the last
-                line.send(self._answer(line.rank, words))
-
-    def _answer(self, rank: int, words: dict[str, str]) -> str:
+    def _answer(self, rank: int, words: dict[str, str], writer: asyncio.StreamWriter) -> None:
+        """Act on one command of a rank."""
         key = words.get("key", "")
         match words.get("cmd", "spawn"):
+            case "abort":
+                self._fail(f"rank {rank} called MPI_Abort({words.get('exitcode', '')})")
+            case "barrier_in":
+                self._in_barrier.append(writer)
+                # A rank that aborts may reach MPI_Finalize; released, it exits with its own status.
+                if len(self._in_barrier) == self._size or self._is_failing:
+                    for one in self._in_barrier:
+                        _send(one, "cmd=barrier_out rc=0")
+                    self._in_barrier.clear()
             case "init":
-                return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0"
+                _send(writer, "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0")
             case "get_maxes":
-                return f"cmd=maxes {' '.join(f'{name}={value}' for name, value in _MAXES.items())} rc=0"
+                maxes = " ".join(f"{name}={value}" for name, value in _MAXES.items())
+                _send(writer, f"cmd=maxes {maxes} rc=0")
             case "get_appnum":
-                return "cmd=appnum appnum=0 rc=0"
+                _send(writer, "cmd=appnum appnum=0 rc=0")
             case "get_my_kvsname":
-                return f"cmd=my_kvsname kvsname={self._name} rc=0"
+                _send(writer, f"cmd=my_kvsname kvsname={self._name} rc=0")
             case "get_universe_size":
-                return f"cmd=universe_size size={self._size} rc=0"
+                _send(writer, f"cmd=universe_size size={self._size} rc=0")
             case "put" | "get" as cmd if words.get("kvsname") != self._name:
-                return f"cmd={cmd}_result rc=-1 msg=another_kvsname"
+                _send(writer, f"cmd={cmd}_result rc=-1 msg=another_kvsname")
             case "put":
                 self._values[key] = words.get("value", "")
-                return "cmd=put_result rc=0 msg=success"
+                _send(writer, "cmd=put_result rc=0 msg=success")
             case "get" if key in self._values:
-                return f"cmd=get_result rc=0 msg=success value={self._values[key]}"
+                _send(writer, f"cmd=get_result rc=0 msg=success value={self._values[key]}")
             case "get":
-                return "cmd=get_result rc=-1 msg=key_not_found value=unknown"
+                _send(writer, "cmd=get_result rc=-1 msg=key_not_found value=unknown")
             case "finalize":
                 self._finalized.add(rank)
-                return "cmd=finalize_ack rc=0"
+                _send(writer, "cmd=finalize_ack rc=0")
             case other:
-                return f"cmd={other.removesuffix('_name')}_result rc=-1 msg=not_supported"
+                _send(writer, f"cmd={other.removesuffix('_name')}_result rc=-1 msg=not_supported")
 
-    def _end(self, reason: str, alive: set[int]) -> None:
+    def _fail(self, reason: str) -> None:
         """Kill all ranks after the grace period."""
-        if self._end_at is None and alive:
-            self._end_at = time.monotonic() + _GRACE
-            print(f"compcoll: {reason}", file=sys.stderr, flush=True)
+        if self._alive and not self._is_failing:
+            self._is_failing = True
+            asyncio.get_running_loop().call_later(_GRACE, self._kill)
+            _report(reason)
+
+    def _kill(self) -> None:
+        """End the server, and with it the connections, whose end kills the processes."""
+        self._over.set()
+        _report(f"killing {ranks_of(sorted(self._alive))}")
+
+
+def _send(writer: asyncio.StreamWriter, text: str) -> None:
+    """Send a line; a closed connection is noticed when it is read."""
+    writer.write(f"{text}\n".encode())
+
+
+def _report(text: str) -> None:
+    with suppress(OSError):  # nobody reads it any more
+        print(f"compcoll: {text}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     """Serve a job in the background."""
-    given = json.load(sys.stdin)
-    listeners = [socket.socket(fileno=fd) for fd in given.pop("listeners")]
+    parameters = json.load(sys.stdin)
+    listener = socket.socket(fileno=parameters.pop("listener"))
     if os.fork():
         os._exit(0)  # so that the server is nobody's child
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    Server(listeners, **given).run()
+    Server(listener, **parameters).run()
 
 
 if __name__ == "__main__":

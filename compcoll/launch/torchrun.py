@@ -1,7 +1,7 @@
-"""Ranks that torch's launchers or a program started: they find MPI's server by torch's store.
+"""MPI for ranks that torch's launchers or a program started: a client that finds the server by torch's store.
 
-They do so when a group first needs MPI. Importing mpi4py.MPI would initialise MPI for this process alone, so
-this module imports it first.
+MPI begins when a process group first needs it. Importing mpi4py.MPI would initialise MPI for this process
+alone, so this module imports it first, without.
 """
 
 from __future__ import annotations
@@ -14,21 +14,16 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
-from itertools import chain
 from typing import Any
 
 from compcoll.launch import forget_launcher, is_child, is_launched
-from compcoll.launch.bootstrap import become_rank, import_mpi, listen, patch_method, thread_level
-from compcoll.launch.pmi import ranks_of
+from compcoll.launch.bootstrap import become_rank, import_mpi, initialise, listen, patch_method
 
 __all__ = ["is_deferred", "missing", "prefix", "start_mpi"]
 
-#: Seconds by which others wait longer than rank 0, which says why it gives up.
-_LONGER = 10.0
-
 
 def _defer_mpi() -> bool:
-    """Import MPI without initialising it, unless mpiexec or its like started this process."""
+    """Import MPI without initialising it, unless mpiexec or its like started this process; whether it did."""
     if is_child():
         forget_launcher()
     mpi = sys.modules.get("mpi4py.MPI")
@@ -44,26 +39,27 @@ def _defer_mpi() -> bool:
 
 
 def _before_mpi(MPI: Any, method: Callable[[Any], int]) -> Callable[[Any], int]:
-    """Get_size or Get_rank where MPI may not have begun, which the library would end the process for.
+    """Wrap Get_size or Get_rank for calls before MPI is initialised, where MPI would end the process.
 
     Lightning asks for the size to learn whether mpiexec has started it. A program that asks for its rank uses
-    MPI on its own, and begins it as the import of mpi4py.MPI does otherwise, unless it has one of torch's.
+    MPI on its own: MPI is initialised for this process, as by the import of mpi4py.MPI, unless torch has
+    given it a rank.
     """
     asks_size = method.__name__ == "Get_size"
-    given = "TORCHELASTIC_RUN_ID" if asks_size else "RANK"
+    variable = "TORCHELASTIC_RUN_ID" if asks_size else "RANK"
 
     @wraps(method)
-    def asked(self: Any) -> int:
+    def wrapped(self: Any) -> int:
         if not MPI.Is_initialized():
-            if given in os.environ:
+            if variable in os.environ:
                 raise RuntimeError("MPI begins with the first process group of the backend compcoll")
             if asks_size:
                 return 1
-            MPI.Init_thread(thread_level(MPI))
+            initialise(MPI)
         patch_method(MPI.Comm, method.__name__, method)
         return method(self)
 
-    return asked
+    return wrapped
 
 
 #: Whether `start_mpi` has to come before MPI is used.
@@ -84,74 +80,30 @@ def start_mpi(store: Any, rank: int, size: int, timeout: float) -> None:
     ------
     TimeoutError
         Where ranks are missing, which it names.
-    OSError
-        On all ranks, where rank 0 has no address that the others know it by.
     RuntimeError
         As `compcoll.bootstrap`.
     """
     if size == 1 and not is_launched():
-        MPI = import_mpi()
-        MPI.Init_thread(thread_level(MPI))
+        initialise(import_mpi())
         return
     import_mpi(needed=True)
-    own = prefix()
-    host = _host(store) or os.environ.get("MASTER_ADDR")
-    if not host:  # a file brings the ranks together
-        if rank == 0:
-            store.set(f"{own}/host", socket.gethostname())
-        host = _told_by_0(store, f"{own}/host", rank, size, timeout)
-    mine = _addresses(host)
-    store.set(f"{own}/addresses/{rank}", json.dumps(mine))
-    listeners: list[socket.socket] = []
+    key, listener = f"{prefix()}/server", None
     if rank == 0:
-        try:
-            opened = _open(listeners, _told(store, own, size, timeout), host)
-        except OSError as error:
-            store.set(f"{own}/server", json.dumps({"error": str(error)}))
-            raise
-        store.set(f"{own}/server", json.dumps(opened))
-    answer = json.loads(_told_by_0(store, f"{own}/server", rank, size, timeout))
-    if "error" in answer:
-        raise OSError(answer["error"])
-    address = next(address for address in mine if address in answer["ports"])
-    place = address, answer["ports"][address]
-    become_rank(rank, size, place, listeners, answer["secret"], timeout)
+        # Others may know this host by names and addresses that it does not know itself.
+        listener = listen("", 0)
+        port, host = listener.getsockname()[1], socket.gethostname()
+        store.set(key, json.dumps({"host": host, "port": port, "secret": secrets.token_hex(16)}))
+    if missing(store, [key], timeout):
+        raise TimeoutError(f"rank {rank} of {size}: rank 0 did not come within {timeout:g} s")
+    server = json.loads(store.get(key))
+    # Where a file brings the ranks together, they have rank 0's name of its host alone.
+    host = _host(store) or os.environ.get("MASTER_ADDR") or server["host"]
+    become_rank(rank, size, (host, server["port"]), listener, server["secret"], timeout)
 
 
 def prefix() -> str:
-    """What all keys in torch's store begin with."""
+    """The beginning of all keys in torch's store."""
     return f"compcoll/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-
-
-def _host(store: Any) -> str | None:
-    """The host of a store over TCP, which is rank 0's; None of others."""
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
-    return getattr(store, "host", None)
-
-
-def _told_by_0(store: Any, key: str, rank: int, size: int, timeout: float) -> str:
-    """What rank 0 has said, or will say."""
-    if missing(store, [key], timeout + _LONGER):
-        raise TimeoutError(f"rank {rank} of {size}: rank 0 did not come within {timeout:g} s")
-    return store.get(key).decode()
-
-
-def _addresses(host: str) -> list[str]:
-    """The addresses by which this process knows a host; none where it does not."""
-    try:
-        return list(dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None)))
-    except OSError:
-        return []
-
-
-def _told(store: Any, own: str, size: int, timeout: float) -> list[list[str]]:
-    """The addresses that each rank knows rank 0's host by."""
-    keys = [f"{own}/addresses/{rank}" for rank in range(size)]
-    late = missing(store, keys, timeout)
-    if late:
-        raise TimeoutError(f"{ranks_of(late)} of {size} did not come within {timeout:g} s")
-    return [json.loads(store.get(key)) for key in keys]
 
 
 def missing(store: Any, keys: list[str], timeout: float) -> list[int]:
@@ -163,22 +115,8 @@ def missing(store: Any, keys: list[str], timeout: float) -> list[int]:
     return []
 
 
-def _open(listeners: list[socket.socket], told: list[list[str]], host: str) -> dict[str, Any]:
-    """Listen at all addresses of this host by which the ranks know it."""
-    ports = {}
-    for address in dict.fromkeys(chain.from_iterable(told)):
-        try:
-            listeners += listen([(address, 0)])
-        except OSError:  # an address that only others know, of a translator for instance
-            continue
-        ports[address] = listeners[-1].getsockname()[1]
-    lost = [rank for rank, addresses in enumerate(told) if not ports.keys() & set(addresses)]
-    if lost:
-        known = ", ".join(dict.fromkeys(chain.from_iterable(told[rank] for rank in lost))) or "nothing"
-        for listener in listeners:
-            listener.close()
-        raise OSError(
-            f"{ranks_of(lost)} know rank 0's host {host} as {known}; rank 0 has no such address and "
-            f"listens at {', '.join(ports) or 'none'}"
-        )
-    return {"ports": ports, "secret": secrets.token_hex(16)}
+def _host(store: Any) -> str | None:
+    """The host of a store over TCP, which is rank 0's; None of others."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return getattr(store, "host", None)

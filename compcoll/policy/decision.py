@@ -26,7 +26,7 @@ class Decision:
     chunk_nbytes : int
     reason : str
     ask : bool
-        Whether the model has to be asked if that pays.
+        Whether it has to be measured if that pays.
     fixed_algorithm : str or None
         The one that a rule demands.
     shape : str or tuple of int

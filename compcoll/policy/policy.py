@@ -4,7 +4,7 @@ A policy sees only what all participants of a call know, so they all decide alik
 
     codec = "auto"                # what no rule says otherwise
     min_nbytes = 16384            # smallest message that is compressed
-    when = "always"               # or "pays": only where the model says that time is saved
+    when = "always"               # or "pays": only where trials say that time is saved
     shape = "array"               # zfp codes 2-D and 3-D arrays as such; or "flat": values in a row
 
     [[rule]]                      # the first rule that fits wins
@@ -52,6 +52,7 @@ from compcoll.policy.rules import (
 __all__ = [
     "IN_NODE",
     "MIN_NBYTES",
+    "Place",
     "Policy",
     "Rule",
     "check_same",
@@ -65,6 +66,33 @@ _NONE = "the policy's codec is none"
 IN_NODE = "auto leaves messages inside a node to MPI: no lossless codec outruns memory"
 #: Smallest message that is compressed where nothing else is said, in bytes.
 MIN_NBYTES = 16 << 10
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where calls are made: a communicator, as far as policies look at it.
+
+    Attributes
+    ----------
+    size : int
+    comm : str
+        Its name, where rules look at names.
+    link : {"network", "node"}
+    ranks_per_node, n_nodes : int
+        The most of any node, and how many nodes there are.
+    gpus : bool
+        Whether all ranks have a GPU.
+    exact_sums : bool
+        Whether floating-point sums keep MPI's order where no codec is named.
+    """
+
+    size: int
+    comm: str = ""
+    link: str = "network"
+    ranks_per_node: int = 1
+    n_nodes: int = 1
+    gpus: bool = False
+    exact_sums: bool = True
 
 
 @dataclass(frozen=True)
@@ -106,8 +134,8 @@ class Policy:
         chosen = {(rule.codec or self.codec, rule.when or self.when) for rule in (*self.rules, Rule())}
         return {one for one in chosen if one[0] != "none" and (one[0], link) != ("auto", "node")}
 
-    def asks_model(self, link: str) -> bool:
-        """Whether any call of a communicator with such a link depends on what the model says."""
+    def needs_measurement(self, link: str) -> bool:
+        """Whether any call of a communicator with such a link depends on what was measured."""
         return any(spec == "auto" or when == "pays" for spec, when in self._choices(link))
 
     def leaves_all(self, link: str) -> str:
@@ -159,71 +187,45 @@ class Policy:
         op: str,
         dtype: np.dtype,
         nbytes: int,
-        size: int,
-        comm: str,
-        link: str,
-        ranks_per_node: int = 1,
+        place: Place,
         element: np.dtype | None = None,
-        gpus: bool = False,
         buffer_nbytes: int | None = None,
-        n_nodes: int = 1,
-        exact_sums: bool = True,
     ) -> Decision:
-        """Decide how to run a call whose largest message has ``nbytes`` bytes, among ``size`` ranks.
+        """Decide how to run a call.
 
-        ``buffer_nbytes``: what ``min_nbytes`` and rules are compared with instead.
-
-        ``element`` is the type of its elements where that is complex: `dtype` is that of their parts.
-        ``gpus``: whether all ranks have one. ``n_nodes``: that the ranks are on. ``exact_sums``: whether
-        floating-point sums keep MPI's order where no codec is named.
+        Parameters
+        ----------
+        op : str
+            Method.
+        dtype, element : numpy.dtype
+            Of real numbers, and of elements where these are complex.
+        nbytes : int
+            Of the largest message.
+        place : Place
+        buffer_nbytes : int, optional
+            Bytes that ``min_nbytes`` and rules are compared with instead.
         """
-        ruled, element = nbytes if buffer_nbytes is None else buffer_nbytes, element or dtype
-        return _decide(
-            self,
-            op,
-            dtype,
-            nbytes,
-            size,
-            comm,
-            link,
-            ranks_per_node,
-            element,
-            gpus,
-            ruled,
-            n_nodes,
-            exact_sums,
-        )
+        ruled = nbytes if buffer_nbytes is None else buffer_nbytes
+        return _decide(self, op, dtype, nbytes, place, element or dtype, ruled)
 
 
 @lru_cache(maxsize=4096)
 def _decide(
-    policy: Policy,
-    op: str,
-    dtype: np.dtype,
-    nbytes: int,
-    size: int,
-    comm: str,
-    link: str,
-    ranks_per_node: int,
-    element: np.dtype,
-    gpus: bool,
-    ruled: int,
-    n_nodes: int,
-    exact_sums: bool,
+    policy: Policy, op: str, dtype: np.dtype, nbytes: int, place: Place, element: np.dtype, ruled: int
 ) -> Decision:
     if ruled < policy.min_nbytes:
         return _unchanged(op, below_min_nbytes(policy.min_nbytes))
-    if size == 1:
+    if place.size == 1:
         return _unchanged(op, "a single rank sends nothing")
-    rule = next((r for r in policy.rules if r.fits(op, element, ruled, comm, link)), Rule())
+    rule = next((r for r in policy.rules if r.fits(op, element, ruled, place.comm, place.link)), Rule())
     spec, why = rule.codec or policy.codec, "the policy's codec"
     if spec == "none":
         return _unchanged(op, _NONE)
     ask = spec == "auto" or (rule.when or policy.when) == "pays"
     if spec == "auto":
-        if link == "node":
+        if place.link == "node":
             return _unchanged(op, IN_NODE)
-        if exact_sums and op in REDUCTIONS and dtype in dtypes.FLOATS:
+        if place.exact_sums and op in REDUCTIONS and dtype in dtypes.FLOATS:
             return _unchanged(op, "auto leaves floating-point sums to MPI: another order gives other bits")
         spec, why = "lossless", "the best lossless codec"
     chosen = codec(spec)
@@ -231,15 +233,19 @@ def _decide(
         chosen, why = codec("lossless"), f"{dtype} is only ever coded losslessly"
     chosen.params(dtype, (1,))  # parameters that do not go with the type are an error here, on all ranks
     fixed = rule.algorithm
-    chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(op, nbytes, size, chosen, link, gpus)
+    chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(
+        op, nbytes, place.size, chosen, place.link, place.gpus
+    )
     # Where no rule asks for two levels with GPUs; delta's bases are those of pairs of ranks.
-    levels = choices.levels(op, nbytes, n_nodes, ranks_per_node, gpus and rule.levels is None)
+    levels = choices.levels(
+        op, nbytes, place.n_nodes, place.ranks_per_node, place.gpus and rule.levels is None
+    )
     levels = 1 if chosen.has_base else min(levels, rule.levels or 2)
     intra = codec(rule.intra) if rule.intra else None
     if intra is not None and not intra.lossless and dtype not in dtypes.FLOATS:
         intra = None
-    sharing = ranks_per_node if link == "network" and levels == 1 else 1
-    among = n_nodes if levels == 2 else size
+    sharing = place.ranks_per_node if place.link == "network" and levels == 1 else 1
+    among = place.n_nodes if levels == 2 else place.size
     algorithm = fixed or choices.algorithm(op, dtype, nbytes, among, chosen, chunk_nbytes, sharing)
     shape = rule.shape or policy.shape
     if not chosen.has_shape or (op in REDUCTIONS and shape == ARRAY):

@@ -29,7 +29,7 @@ from compcoll.core import environment
 from compcoll.engine import _engine
 from compcoll.marked import Marked
 from compcoll.torch import peers, policies
-from compcoll.torch.operation import Operation
+from compcoll.torch.operation import Operation, Terms
 from compcoll.torch.peers import Notice
 from compcoll.torch.policies import Options
 from compcoll.torch.report import GroupStats
@@ -132,9 +132,9 @@ class Core:
     def measure(self) -> None:
         """Measure the link where a new policy asks for that; collective."""
         link = self.marked.facts.link
-        if self.size > 1 and any(policy.asks_model(link) for policy in self.policies):
+        if self.size > 1 and any(policy.needs_measurement(link) for policy in self.policies):
             self.flush()
-            self.marked.find_advisor(self.comm)
+            self.marked.measure(self.comm)
 
     def forget_policy(self) -> None:
         """Find the policy anew at the next call."""
@@ -225,10 +225,10 @@ class Core:
         sizes = torch.zeros(self.size, dtype=torch.int64)
         number = torch.tensor([data.numel()])
         part = collectives.all_gather_single(self, sizes, number)
-        self.launch(Operation(self, op, [part], [sizes], [number], (), sync=True)).wait()
+        self.launch(Operation(self, op, [part], [sizes], [number], (), Terms(waits=True))).wait()
         everyone = [torch.empty(n, dtype=torch.uint8) for n in sizes.tolist()]
         part = collectives.all_gather(self, everyone, data)
-        self.launch(Operation(self, op, [part], everyone, [data], (), sync=True)).wait()
+        self.launch(Operation(self, op, [part], everyone, [data], (), Terms(waits=True))).wait()
         return [pickle.loads(one.numpy().tobytes()) for one in everyone]
 
     def flush(self) -> None:
@@ -263,7 +263,7 @@ class Core:
             return {k: v for k, v in peers.notices().of(self.key).items() if k != self.rank}
         return {}
 
-    def leave(self, why: str, first: int | None = None, waits: bool = False) -> None:
+    def withdraw(self, why: str, first: int | None = None, waits: bool = False) -> None:
         """Tell the other ranks that this one does not complete calls from a number on."""
         if self.size == 1:
             return
@@ -278,7 +278,7 @@ class Core:
         number = operation.number
         if not number:
             return f"{operation.op} of the process group {self.name!r}"
-        self.leave(f"gave up in call {number}, {operation.op}", number, waits=True)
+        self.withdraw(f"gave up in call {number}, {operation.op}", number, waits=True)
         until = time.monotonic() + _GRACE
         while len(known := self._notices()) < self.size - 1 and time.monotonic() < until:
             time.sleep(0.01)
@@ -324,10 +324,10 @@ class Core:
         if MPI.Is_finalized():
             return
         if self.broken:
-            self.leave("has left the group after an error")
+            self.withdraw("has left the group after an error")
             _lost.append(self)
             return
-        self.leave("has destroyed the group")
+        self.withdraw("has destroyed the group")
         with self.lock:
             self.stats.keep(self.label)
             self._closed = True
@@ -361,7 +361,7 @@ def at_exit() -> None:
     if not cores or MPI.Is_finalized():
         return
     for core in peers.cores():
-        core.leave("has ended")
+        core.withdraw("has ended")
     lost = [core for core in cores if core.broken]
     seconds = max((core.timeout for core in lost), default=0.0)
     with suppress(*_STORE_ERRORS):

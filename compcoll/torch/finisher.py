@@ -54,7 +54,7 @@ class _Finisher:
                 idle, watched = self._idle[:], self._watched[:]
                 self._idle.clear()
             for operation in idle:
-                operation.leave()
+                operation.submit()
             ended = [operation for operation in watched if not operation.check()]
             with self._lock:
                 self._watched[:] = [operation for operation in self._watched if operation not in ended]

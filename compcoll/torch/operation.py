@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,7 @@ from compcoll.torch.futures import Future
 from compcoll.torch.integration import profiler_entry
 from compcoll.torch.peers import MismatchError
 
-__all__ = ["Operation", "Part", "seconds_of"]
+__all__ = ["Operation", "Part", "Terms", "seconds_of"]
 
 #: Seconds after which a wait asks what other ranks have told.
 _PATIENCE = 1.0
@@ -57,6 +57,17 @@ class Part:
         self.op, self.nbytes, self.start, self.finish = op, nbytes, start, finish
 
 
+class Terms(NamedTuple):
+    """Options of torch, a time-out that comes before theirs, and whether the caller waits at once."""
+
+    opts: Any = None
+    timeout: timedelta | None = None
+    waits: bool = False
+
+
+_NO_TERMS = Terms()
+
+
 class Operation:
     """An operation of a group as torch asks for it.
 
@@ -71,17 +82,15 @@ class Operation:
         Tensors that it writes, and that it reads beside these; kept until its end.
     call : tuple or None
         All that the ranks have to agree upon; None where it is not an operation of all ranks.
-    opts : object
-        Torch's options: time-out, and whether the caller waits at once.
-    timeout : timedelta, optional
-        Comes before that of the options.
-    peers : sequence of int
-        Ranks of which one is the other end of a message.
-    after : callable, optional
-        Called when all parts have ended.
+    terms : Terms
+        Time-out, and whether the caller waits at once.
 
     Attributes
     ----------
+    peers : sequence of int
+        Ranks of which one is the other end of a message.
+    after : callable or None
+        Called when all parts have ended.
     number : int
         Of the group's collectives; 0 for a message.
     started : Started or None
@@ -100,17 +109,14 @@ class Operation:
         result: Sequence[torch.Tensor],
         inputs: Sequence[torch.Tensor] = (),
         call: tuple | None = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        peers: Sequence[int] = (),
-        after: Callable[[], None] | None = None,
-        sync: bool = False,
+        terms: Terms = _NO_TERMS,
     ):
         self.core, self.op, self.parts, self.result, self.inputs = core, op, parts, result, inputs
         self.words = None if call is None else " ".join(map(str, (op, *call)))
-        self.peers, self.after = peers, after
+        self.peers: Sequence[int] = ()
+        self.after: Callable[[], None] | None = None
         self.nbytes = sum(part.nbytes for part in parts)
-        self.limit = seconds_of(timeout or getattr(opts, "timeout", None), core.timeout)
+        self.limit = seconds_of(terms.timeout or getattr(terms.opts, "timeout", None), core.timeout)
         self.number, self.phase, self.policies = 0, 0, ()
         #: What it writes of its result on this rank.
         self.written = result
@@ -123,7 +129,7 @@ class Operation:
         self.done = False
         self.error: BaseException | None = None
         # Whether the progress thread has it, or a thread is about to wait for it.
-        self._left = not (sync or getattr(opts, "asyncOp", True) is False)
+        self._left = not (terms.waits or getattr(terms.opts, "asyncOp", True) is False)
         self._claimed = False
         self._marks: Sequence[tuple[Any, Any]] = ()
         self._over: Event | None = None
@@ -174,9 +180,9 @@ class Operation:
     def _leave(self) -> None:
         finisher()
         if self.started is not None:
-            self.started.leave()
+            self.started.submit()
 
-    def leave(self) -> None:
+    def submit(self) -> None:
         """Have the progress thread and the finisher come to its end."""
         with self.core.lock:
             if not self._left and not self.done:
@@ -236,7 +242,7 @@ class Operation:
 
     def fail(self, error: BaseException) -> None:
         """End it with an error on this rank, though its calls may go on."""
-        self.leave()
+        self.submit()
         self.end(error)
 
     def end(self, error: BaseException | None) -> None:
@@ -268,7 +274,7 @@ class Operation:
             except dist.DistBackendError as error:
                 self.fail(error)
             except BaseException:
-                self.leave()
+                self.submit()
                 raise
         if self.error is not None:
             raise self.error
@@ -287,7 +293,7 @@ class Operation:
         if self.done:
             return False
         try:
-            self.leave()
+            self.submit()
             self._check_time(time.monotonic() - self.since, self.limit)
         except dist.DistBackendError as error:
             self.fail(error)
@@ -309,7 +315,7 @@ class Operation:
         if made and done:
             self._future.complete(list(self.result), self.error)
         elif made:
-            self.leave()
+            self.submit()
             finisher().watch(self)
         return self._future
 

@@ -15,7 +15,7 @@ from compcoll.torch import collectives
 from compcoll.torch.core import Core
 from compcoll.torch.finisher import finisher
 from compcoll.torch.integration import not_compiled
-from compcoll.torch.operation import Operation, Part
+from compcoll.torch.operation import Operation, Part, Terms
 from compcoll.torch.reductions import Reduction, reduction
 from compcoll.torch.start import forget
 from compcoll.torch.work import CombinedWork
@@ -64,31 +64,31 @@ class Operations:
         how = _reduction(_op(opts), one.dtype)
         if one.layout != torch.strided:
             return self._sparse_sum(one, how, opts, timeout)
-        return self._run("allreduce", [(one, how)], [one], (how.name, *_sizes(one)), opts, timeout)
+        return self._run("allreduce", [(one, how)], [one], (how.name, *_sizes(one)), Terms(opts, timeout))
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
         pairs = [(tensor, _reduction(_op(opts), tensor.dtype)) for tensor in tensors]
         call = *(how.name for _, how in pairs[:1]), *_sizes(*tensors)
-        return self._run("allreduce_coalesced", pairs, list(tensors), call, opts)
+        return self._run("allreduce_coalesced", pairs, list(tensors), call, Terms(opts))
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: _Timeout = None) -> Work:
         one, root = _single(tensors), self._root(opts)
         how = _reduction(op or _op(opts), one.dtype)
         call, reads = (how.name, root, *_sizes(one)), self.core.rank != root
-        return self._run("reduce", [(one, how, root)], [one], call, opts, timeout, reads_only=reads)
+        return self._run("reduce", [(one, how, root)], [one], call, Terms(opts, timeout), reads_only=reads)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         out, blocks = _single(outputs), _list(inputs)
         how = _reduction(_op(opts), out.dtype)
         args, call = (out, blocks, how), (how.name, *_sizes(*blocks))
-        return self._run("reduce_scatter", [args], [out], call, opts, timeout, blocks)
+        return self._run("reduce_scatter", [args], [out], call, Terms(opts, timeout), blocks)
 
     def reduce_scatter_single(
         self, output: Tensor, input: Tensor, opts: Any = None, timeout: _Timeout = None
     ) -> Work:
         how = _reduction_of(output, input, opts)
         args, call = (output, input, how), (how.name, *_sizes(input))
-        return self._run("reduce_scatter_single", [args], [output], call, opts, timeout, [input])
+        return self._run("reduce_scatter_single", [args], [output], call, Terms(opts, timeout), [input])
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -98,7 +98,7 @@ class Operations:
         calls = [(o, i, _reduction_of(o, i, opts)) for o, i in zip(outputs, inputs, strict=True)]
         call = *(how.name for _, _, how in calls[:1]), *_sizes(*inputs)
         op = "reduce_scatter_single_coalesced"
-        return self._run(op, calls, list(outputs), call, opts, inputs=inputs)
+        return self._run(op, calls, list(outputs), call, Terms(opts), inputs=inputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -107,11 +107,11 @@ class Operations:
     def broadcast(self, tensors: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         one, root = _single(tensors), self._root(opts)
         call, reads = (root, *_sizes(one)), self.core.rank == root and not self.core.may_lose
-        return self._run("broadcast", [(one, root)], [one], call, opts, timeout, reads_only=reads)
+        return self._run("broadcast", [(one, root)], [one], call, Terms(opts, timeout), reads_only=reads)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         outs, one = _list(outputs), _single(inputs)
-        return self._run("allgather", [(outs, one)], outs, _sizes(*outs), opts, timeout, [one])
+        return self._run("allgather", [(outs, one)], outs, _sizes(*outs), Terms(opts, timeout), [one])
 
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
@@ -119,13 +119,13 @@ class Operations:
         # One list for each rank, with an entry for each input.
         pairs = [([theirs[i] for theirs in outputs], one) for i, one in enumerate(inputs)]
         outs = [out for theirs in outputs for out in theirs]
-        return self._run("allgather_coalesced", pairs, outs, (), opts, inputs=inputs)
+        return self._run("allgather_coalesced", pairs, outs, (), Terms(opts), inputs=inputs)
 
     def all_gather_single(
         self, output: Tensor, input: Tensor, opts: Any = None, timeout: _Timeout = None
     ) -> Work:
         args = output, input
-        return self._run("all_gather_single", [args], [output], _sizes(output), opts, timeout, [input])
+        return self._run("all_gather_single", [args], [output], _sizes(output), Terms(opts, timeout), [input])
 
     _allgather_base = all_gather_single
 
@@ -133,23 +133,23 @@ class Operations:
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
         pairs = list(zip(outputs, inputs, strict=True))
-        return self._run("all_gather_single_coalesced", pairs, list(outputs), (), opts, inputs=inputs)
+        return self._run("all_gather_single_coalesced", pairs, list(outputs), (), Terms(opts), inputs=inputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         outs, one, root = _list(outputs), _single(inputs), self._root(opts)
         call = root, *_sizes(one)
-        return self._run("gather", [(outs, one, root)], outs, call, opts, timeout, [one])
+        return self._run("gather", [(outs, one, root)], outs, call, Terms(opts, timeout), [one])
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         out, blocks, root = _single(outputs), _list(inputs), self._root(opts)
         call = root, *_sizes(out)
-        return self._run("scatter", [(out, blocks, root)], [out], call, opts, timeout, blocks)
+        return self._run("scatter", [(out, blocks, root)], [out], call, Terms(opts, timeout), blocks)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         outs, blocks = list(outputs), list(inputs)
-        return self._run("alltoall", [(outs, blocks)], outs, (), opts, timeout, blocks)
+        return self._run("alltoall", [(outs, blocks)], outs, (), Terms(opts, timeout), blocks)
 
     def all_to_all_single(
         self,
@@ -162,26 +162,26 @@ class Operations:
     ) -> Work:
         args = output, input, output_split_sizes, input_split_sizes
         call = ("with splits",) if output_split_sizes or input_split_sizes else ()
-        return self._run("all_to_all_single", [args], [output], call, opts, timeout, [input])
+        return self._run("all_to_all_single", [args], [output], call, Terms(opts, timeout), [input])
 
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None, timeout: _Timeout = None) -> Work:
         if isinstance(opts, timedelta):
             opts, timeout = None, opts
-        return self._run("barrier", [()], [], (), opts, timeout)
+        return self._run("barrier", [()], [], (), Terms(opts, timeout))
 
     # -- messages
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work:
         one, core = _single(tensors), self.core
         part = collectives.send(core, one, dstRank, tag)
-        op = Operation(
-            core, f"send to rank {dstRank}, tag {tag}", [part], [one], peers=[dstRank], sync=_is_small(one)
-        )
+        name = f"send to rank {dstRank}, tag {tag}"
+        op = Operation(core, name, [part], [one], terms=Terms(waits=_is_small(one)))
+        op.peers = [dstRank]
         work = core.launch(op)
         if _is_small(one) and not op.is_completed():
-            op.leave()
+            op.submit()
         return work
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:
@@ -195,8 +195,8 @@ class Operations:
         part = collectives.recv(core, one, source, tag, sources)
         peers = [rank for rank in range(core.size) if rank != core.rank] if source is None else [source]
         name = f"recv from {'any rank' if source is None else f'rank {source}'}, tag {tag}"
-        op = Operation(core, name, [part], [one], peers=peers, sync=_is_small(one))
-        op.sources = sources
+        op = Operation(core, name, [part], [one], terms=Terms(waits=_is_small(one)))
+        op.peers, op.sources = peers, sources
         work = core.launch(op)
         if _is_small(one) and not op.is_completed():
             finisher().attend(op)
@@ -267,8 +267,7 @@ class Operations:
         calls: Sequence[tuple],
         result: list[Tensor],
         call: tuple,
-        opts: Any = None,
-        timeout: _Timeout = None,
+        terms: Terms,
         inputs: Sequence[Tensor] = (),
         reads_only: bool = False,
     ) -> Work:
@@ -287,7 +286,7 @@ class Operations:
         def parts() -> list[Part]:
             return [make(core, *args) for args in calls]
 
-        operation = Operation(core, op, parts(), result, inputs, call, opts, timeout)
+        operation = Operation(core, op, parts(), result, inputs, call, terms)
         operation.written = written
         if conflicts:
             operation.conflicts, operation.remake = conflicts, parts
@@ -319,7 +318,9 @@ class Operations:
             collectives.all_gather(core, values, own.values()),
         ]
         call = "sparse", how.name, tensor.dtype, tuple(tensor.shape)
-        return core.launch(Operation(core, "allreduce", parts, [tensor], (), call, opts, timeout, after=add))
+        operation = Operation(core, "allreduce", parts, [tensor], (), call, Terms(opts, timeout))
+        operation.after = add
+        return core.launch(operation)
 
     def _root(self, opts: Any) -> int:
         root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)

@@ -83,7 +83,7 @@ def _notice_exceptions() -> None:
         hook(kind, error, trace)
         if not MPI.Is_finalized():
             for core in _cores:
-                core.leave(f"has ended with {kind.__name__}: {error}")
+                core.withdraw(f"has ended with {kind.__name__}: {error}")
 
     sys.excepthook = tell
 

@@ -1,31 +1,26 @@
-"""A folder of trace files, read back: damaged ones as far as they go, and what is missing is said."""
+"""The reader of a folder of trace files, for ``compcoll report``, which needs no MPI.
+
+Damaged files are read as far as they go, and missing ones are named; `compcoll.tracing.writer` has the
+format.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from json import loads
 from pathlib import Path
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
 from compcoll.tracing import VERSION
 
-__all__ = ["Call", "Program", "Rank", "read"]
+__all__ = ["Call", "Measured", "Program", "Rank", "read"]
 
 
 @dataclass(slots=True)
 class Call:
-    """A line of a trace; see `compcoll.tracing.lines`.
-
-    Attributes
-    ----------
-    start : float
-        Seconds on the clock that all ranks have in common, from the first call of any of them.
-    inside : float
-        Seconds that the method took; those of a nonblocking call are fewer than its ``total``.
-    """
+    """A line of a trace; see `compcoll.tracing.writer`."""
 
     op: str
     comm: str
@@ -41,9 +36,9 @@ class Call:
     encode: float
     decode: float
     wait: float
-    total: float
-    start: float
-    inside: float
+    total: float  # seconds until the call was complete
+    start: float  # seconds on the clock that all ranks have in common, from the first call of any of them
+    inside: float  # seconds of the method, fewer than in all where it is nonblocking
     place: str
     problem: str | None
 
@@ -52,73 +47,65 @@ class Call:
         """Whether it was under way after its method had returned."""
         return self.inside != self.total
 
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by what the call spent them on, together ``total``; threads' sums are cut to fit."""
+        if not self.accelerated:
+            return {"MPI": self.total}
+        parts, left = {}, self.total
+        for name, seconds in (("encode", self.encode), ("decode", self.decode), ("wait", self.wait)):
+            parts[name] = min(seconds, left)
+            left -= parts[name]
+        return {**parts, "other": left}
+
+
+class Measured(NamedTuple):
+    """Seconds of plain MPI in a trial of a method with a buffer of this size."""
+
+    op: str
+    nbytes: int
+    plain: float
+
 
 @dataclass
 class Rank:
-    """The trace of one rank.
-
-    Attributes
-    ----------
-    rank, size : int
-    head : dict
-        Its first line.
-    calls : list of Call
-        In the order of their beginnings.
-    clocks : list of (float, float)
-        When its clock was compared, and how far it was off from rank 0's.
-    end : dict or None
-        Its last line, where it came to its end.
-    bad_lines : int
-    """
+    """The trace of one rank."""
 
     rank: int
     size: int
-    head: dict[str, Any]
-    calls: list[Call] = field(default_factory=list)
-    clocks: list[tuple[float, float]] = field(default_factory=list)
-    end: dict[str, Any] | None = None
+    head: dict[str, Any]  # its first line
+    calls: list[Call] = field(default_factory=list)  # in the order of their beginnings
+    measured: list[Measured] = field(default_factory=list)
+    clocks: list[tuple[float, float]] = field(default_factory=list)  # when compared, seconds off rank 0's
+    run: str | None = None  # identity of the program, which all ranks share after their first meeting
+    end: dict[str, Any] | None = None  # its last line, where it came to its end
     bad_lines: int = 0
 
-    @property
-    def run(self) -> str | None:
-        """Identity of the program, which all ranks share after their first meeting."""
-        return self.head.get("run")
-
-    def offset(self, at: float) -> float | None:
+    def offset(self, at: float) -> float:
         """Offset of its clock at a time of its own, by a line through the measured offsets."""
-        if not self.clocks:
-            return None
         (t0, a), (t1, b) = self.clocks[0], self.clocks[-1]
         return a + (b - a) * (at - t0) / (t1 - t0) if t1 > t0 else a
+
+    def faults(self) -> Iterator[str]:
+        """Descriptions of what its file lacks."""
+        if self.bad_lines:
+            yield f"rank {self.rank}: {self.bad_lines} lines are damaged, and left out"
+        if self.end is None:
+            killed = "it was killed or runs still, and last calls may be missing"
+            yield f"rank {self.rank}: no last line; {killed}"
+        elif self.end.get("failed"):
+            yield f"rank {self.rank} ended by an error"
+        elif self.end["end"] != len(self.calls):
+            yield f"rank {self.rank}: {len(self.calls)} of its {self.end['end']} calls are there"
 
 
 @dataclass
 class Program:
-    """All that is in a folder.
+    """All that is in a folder."""
 
-    Attributes
-    ----------
-    size : int
-        Ranks of the program.
-    ranks : list of Rank
-        Those that left a file.
-    notes : list of str
-        Descriptions of missing or damaged files.
-    """
-
-    size: int
-    ranks: list[Rank]
-    notes: list[str]
-
-    @property
-    def ranks_per_node(self) -> int:
-        """The most ranks of any host."""
-        return max(Counter(rank.head.get("host") for rank in self.ranks).values(), default=1)
-
-    @property
-    def on_one_node(self) -> bool:
-        """Whether all ranks ran on one host."""
-        return self.ranks_per_node >= self.size
+    size: int  # ranks of the program
+    ranks: list[Rank]  # those that left a file
+    notes: list[str]  # descriptions of missing or damaged files
 
     def calls(self) -> Iterator[tuple[int, Call]]:
         """All calls, with their ranks."""
@@ -127,17 +114,22 @@ class Program:
                 yield rank.rank, call
 
     @property
+    def measured(self) -> list[Measured]:
+        """Times of plain MPI that trials of any rank have measured."""
+        return [one for rank in self.ranks for one in rank.measured]
+
+    @property
     def title(self) -> str:
         """The program's command line."""
-        words = self.ranks[0].head.get("program") if self.ranks else None
-        return " ".join(map(str, words)) if isinstance(words, list) else "a program"
+        words = self.ranks[0].head.get("program")
+        text = " ".join(map(str, words)) if isinstance(words, list) else ""
+        return text or "a program"
 
 
 def read(folder: Path) -> Program:
     """The program whose trace is in a folder; ValueError where there is none."""
-    files = sorted(folder.glob("rank*.jsonl"))
     notes: list[str] = []
-    ranks = [rank for path in files if (rank := _read_rank(path, notes)) is not None]
+    ranks = [rank for path in sorted(folder.glob("rank*.jsonl")) if (rank := _read_rank(path, notes))]
     if not ranks:
         more = f": {'; '.join(notes)}" if notes else ""
         raise ValueError(
@@ -153,24 +145,13 @@ def read(folder: Path) -> Program:
     if absent:
         notes.append(f"no file of rank{'s' * (len(absent) > 1)} {', '.join(absent[:20])} of {latest.size}")
     for rank in kept:
-        notes.extend(_state(rank))
+        notes.extend(rank.faults())
     _put_on_one_clock(kept, notes)
     return Program(latest.size, kept, notes)
 
 
-def _state(rank: Rank) -> Iterator[str]:
-    """Faults of a rank's file."""
-    if rank.bad_lines:
-        yield f"rank {rank.rank}: {rank.bad_lines} lines are damaged, and left out"
-    if rank.end is None:
-        yield f"rank {rank.rank}: no last line; it was killed or runs still, and last calls may be missing"
-    elif rank.end.get("failed"):
-        yield f"rank {rank.rank} ended by an error"
-    elif rank.end["end"] != len(rank.calls):
-        yield f"rank {rank.rank}: {len(rank.calls)} of its {rank.end['end']} calls are there"
-
-
 def _read_rank(path: Path, notes: list[str]) -> Rank | None:
+    """The trace in a file; None, and a note, where it does not begin as one."""
     rank: Rank | None = None
     with path.open(encoding="utf-8", errors="replace") as file:
         for text in file:
@@ -178,9 +159,9 @@ def _read_rank(path: Path, notes: list[str]) -> Rank | None:
                 line = loads(text)
                 if rank is None:
                     rank = _head(line)
-                    continue
-                _take(rank, line)
-            except (KeyError, TypeError, ValueError) as problem:
+                else:
+                    _add_line(rank, line)
+            except (LookupError, TypeError, ValueError, OverflowError) as problem:
                 if rank is None:
                     notes.append(f"{path.name} does not begin as a trace of version {VERSION}: {problem}")
                     return None
@@ -199,11 +180,13 @@ def _head(line: dict[str, Any]) -> Rank:
     return Rank(rank, size, line)
 
 
-def _take(rank: Rank, line: dict[str, Any]) -> None:
-    """Understand a line behind the first."""
+def _add_line(rank: Rank, line: dict[str, Any]) -> None:
+    """Add what a line behind the first says."""
     if "clock" in line:
         rank.clocks.append((_number(line["clock"]), _number(line["offset"])))
-        rank.head["run"] = str(line["run"])
+        rank.run = str(line["run"])
+    elif "rows" in line:
+        rank.measured += [_measured(row) for row in line["rows"] if row["us"][1] is not None]
     elif "end" in line:
         rank.end = {**line, "end": int(line["end"])}
     else:
@@ -211,30 +194,36 @@ def _take(rank: Rank, line: dict[str, Any]) -> None:
 
 
 def _call(line: dict[str, Any]) -> Call:
-    codec, bound, problem = line.get("codec"), line.get("error_bound"), line.get("problem")
-    file = line.get("file")
-    encode, decode, wait = (_number(line.get(stage, 0.0)) for stage in ("encode", "decode", "wait"))
+    codec, bound, problem, file = (line.get(key) for key in ("codec", "error_bound", "problem", "file"))
+    total = _number(line["total"])
     return Call(
-        intern(str(line["op"])),
-        intern(str(line["comm"])),
-        int(line["size"]),
-        int(line["nbytes"]),
-        int(line["bytes"]),
-        int(line["wire_bytes"]),
-        bool(line["accelerated"]),
-        intern(str(line["reason"])),
-        intern(str(codec)) if codec is not None else None,
-        int(line.get("fallbacks", 0)),
-        None if bound is None else _number(bound),
-        encode,
-        decode,
-        wait,
-        max(_number(line["total"]), 0.0),
-        _number(line["start"]),
-        max(_number(line.get("returned", line["total"])), 0.0),
-        intern(f"{file}:{line.get('line')}" if file else "unknown"),
-        str(problem) if problem is not None else None,
+        op=intern(str(line["op"])),
+        comm=intern(str(line["comm"])),
+        size=int(line["size"]),
+        nbytes=int(line["nbytes"]),
+        raw=int(line["bytes"]),
+        wire=int(line["wire_bytes"]),
+        accelerated=bool(line["accelerated"]),
+        reason=intern(str(line["reason"])),
+        codec=None if codec is None else intern(str(codec)),
+        fallbacks=int(line.get("fallbacks", 0)),
+        bound=None if bound is None else _number(bound),
+        encode=_number(line.get("encode", 0.0)),
+        decode=_number(line.get("decode", 0.0)),
+        wait=_number(line.get("wait", 0.0)),
+        total=max(total, 0.0),
+        start=_number(line["start"]),
+        inside=max(_number(line.get("returned", total)), 0.0),
+        place=intern(f"{file}:{line.get('line')}" if file else "unknown"),
+        problem=None if problem is None else str(problem),
     )
+
+
+def _measured(row: dict[str, Any]) -> Measured:
+    """A row of a trial, whose times are microseconds, compressed and plain."""
+    op = str(row["op"])
+    method = {"nonblocking": f"I{op.lower()}", "persistent": f"{op}_init"}.get(row["form"], op)
+    return Measured(method, int(row["bytes"]), 1e-6 * _number(row["us"][1]))
 
 
 def _number(value: Any) -> float:
@@ -247,24 +236,23 @@ def _number(value: Any) -> float:
 def _put_on_one_clock(ranks: list[Rank], notes: list[str]) -> None:
     """Make all beginnings seconds from the first one, on rank 0's clock."""
     base = next((rank for rank in ranks if rank.clocks), ranks[0])
+    there = _time_of_day(base) - (base.offset(_number(base.head.get("at", 0.0))) if base.clocks else 0.0)
     for rank in ranks:
-        guess = 0.0
-        if not rank.clocks:
-            # By what the machine takes for the time of day.
-            date, at = (_number(rank.head.get(key, 0.0)) for key in ("date", "at"))
-            there = _number(base.head.get("at", 0.0)) - _number(base.head.get("date", 0.0))
-            guess = at - date - there + (base.offset(at) or 0.0)
-            if len(ranks) > 1:
-                notes.append(
-                    f"rank {rank.rank}: its clock was never compared; it is taken by the time of day"
-                )
+        guess = _time_of_day(rank) - there
+        if not rank.clocks and len(ranks) > 1:
+            notes.append(f"rank {rank.rank}: its clock was never compared; it is taken by the time of day")
         elif len(rank.clocks) == 1:
             notes.append(f"rank {rank.rank}: its clock was compared at the beginning only")
         for call in rank.calls:
-            offset = rank.offset(call.start)
-            call.start -= guess if offset is None else offset
+            call.start -= rank.offset(call.start) if rank.clocks else guess
         rank.calls.sort(key=lambda call: call.start)
     first = min((rank.calls[0].start for rank in ranks if rank.calls), default=0.0)
     for rank in ranks:
         for call in rank.calls:
             call.start -= first
+
+
+def _time_of_day(rank: Rank) -> float:
+    """Seconds of its clock minus the time of day."""
+    at, date = (_number(rank.head.get(key, 0.0)) for key in ("at", "date"))
+    return at - date

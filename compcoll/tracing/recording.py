@@ -1,24 +1,27 @@
-"""The recording of this process: its tally, and the trace that is written where one is asked for."""
+"""The recording of this process: its calls are counted, and written to a file where one is asked for.
+
+`compcoll.comm.wrap_world`, the first `Comm` of a traced program, and `compcoll.preload` start it;
+``compcoll run`` and ``compcoll.auto`` tell it that the program has failed.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from functools import lru_cache
+from collections import Counter
 from threading import Event, RLock, Thread
-from types import CodeType
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
+from mpi4py.run import set_abort_status
 
 from compcoll.core import environment
 from compcoll.engine import _engine, hooks
 from compcoll.engine.finalize import before_finalize
-from compcoll.tracing import finalize, hints
-from compcoll.tracing.names import facts_of
-from compcoll.tracing.records import Record, find_site
-from compcoll.tracing.tally import Tally
-from compcoll.tracing.trace import Trace
+from compcoll.tracing import exchange
+from compcoll.tracing.records import Record, Sites, Tally
+from compcoll.tracing.writer import Trace
 
 __all__ = ["Recording", "fail", "fail_on_error", "start"]
 
@@ -35,7 +38,7 @@ def start(summary: bool = False) -> None:
     Parameters
     ----------
     summary : bool
-        Whether rank 0 says at the end what all ranks did.
+        Whether rank 0 prints a summary of all ranks to stderr at the end.
     """
     global _recording
     if _recording is None:
@@ -48,161 +51,147 @@ def start(summary: bool = False) -> None:
 
 
 def fail(problem: BaseException) -> None:
-    """The program ends on this rank by an exception, and MPI is to end all of them; an exit of 0 is none."""
+    """End the trace of a program that ends by an exception, and have MPI end all ranks after Python.
+
+    An exit with status 0 is no failure.
+    """
     if isinstance(problem, SystemExit) and problem.code in (None, 0):
         return
-    finalize.end_all(problem)
+    set_abort_status(problem if isinstance(problem, (SystemExit, KeyboardInterrupt)) else 1)
     if _recording is not None:
         _recording.finish(failed=True)
 
 
 def fail_on_error() -> None:
-    """`fail` for each uncaught exception, but in a dialogue."""
+    """Call `fail` for each uncaught exception, but in a dialogue."""
     say = sys.excepthook
 
     def hook(kind, problem, traceback) -> None:
         say(kind, problem, traceback)
-        if not (hasattr(sys, "ps1") or sys.flags.interactive):
+        if not _is_dialogue():
             fail(problem)
 
     sys.excepthook = hook
 
 
+def _is_dialogue() -> bool:
+    """Whether somebody types this program, of which an exception ends a line only."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
 class Recording:
-    """Counts calls, and writes them down.
+    """Counts the calls of this process, and writes them down.
+
+    Parameters
+    ----------
+    trace : Trace or None
 
     Attributes
     ----------
-    tally : Tally
-    trace : Trace or None
     summary : bool
-        Whether rank 0 says at the end what all ranks did.
+        Whether rank 0 prints a summary of all ranks to stderr at the end.
     """
 
     def __init__(self, trace: Trace | None):
-        self.tally, self.trace, self.summary = Tally(), trace, False
+        self.summary = False
+        self._trace, self._tally, self._sites = trace, Tally(), Sites()
         self._comm: MPI.Intracomm | None = None
-        self._marked: Any = None
-        self._run, self._level, self._done, self._ends = "", 0, False, False
+        self._run, self._compares_clocks, self._done = "", False, False
         self._lock, self._stop = RLock(), Event()
-        # Where the program called on which communicator, by the numbers that the layer has of it.
-        self._sites: dict[tuple[Any, int, int, str], int] = {}
-        self._of_site: list[tuple[Any, int, Any]] = []
         hooks.objects.append(self._add_objects)
         hooks.meets.append(self._meet)
         hooks.watched = 1 if trace is None else 2
-        _engine.record_calls(self._take_all, None if trace is None else self._site)
+        self.begin()
         if trace is not None:
             Thread(target=self._flush_now_and_then, daemon=True).start()
         before_finalize(self.finish)
 
-    # -- calls
+    def begin(self) -> None:
+        """Have the layer record for this recording, and for no other one."""
+        _engine.record_calls(self.flush, None if self._trace is None else self._sites.number)
 
-    def _site(self, path: str | None, symbol: str, comm: int, name: str) -> int:
-        """The number of a place that has called: see `compcoll.engine._engine.record_calls`."""
-        code, instruction = find_site() if path is None else (_code_of(path, symbol), 0)
-        key = code, instruction, comm, name
-        number = self._sites.get(key)
-        if number is None:
-            self._of_site.append((code, instruction, facts_of(comm, name)))
-            number = self._sites[key] = len(self._of_site)
-        return number
-
-    def _take_all(self) -> None:
-        """Count and write what the layer has recorded."""
+    def flush(self) -> None:
+        """Count and write the records that the layer has; at the end those of open requests, too."""
         with self._lock:
-            records = [self._record_of(*call) for call in _engine.take_records(open=self._ends)]
+            records = [Record._make(call) for call in _engine.take_records(open=self._stop.is_set())]
             if self._done:
                 return
-            self.tally.add(records)
-            if self.trace is not None and records:
-                self.trace.add(records)
-
-    def _record_of(
-        self,
-        name: str,
-        comm: int,
-        size: int,
-        nbytes: int,
-        sends: bool,
-        start: float,
-        returned: float,
-        end: float,
-        last: Any,
-        accelerated: bool,
-        failed: bool,
-        site: int,
-        is_open: bool,
-        calls: int,
-    ) -> Record:
-        code, instruction, facts = self._of_site[site - 1] if site else (None, 0, facts_of(comm, "", size))
-        problem = "unfinished" if is_open else "Exception" if failed else None
-        return Record(
-            name,
-            facts,
-            nbytes,
-            sends,
-            start,
-            returned,
-            end,
-            last,
-            accelerated,
-            code,
-            instruction,
-            problem,
-            calls,
-        )
-
-    def _add_objects(self, saved_nbytes: int) -> None:
-        with self._lock:
-            self.tally.add_objects(saved_nbytes)
-
-    def _flush_now_and_then(self) -> None:
-        while not self._stop.wait(_SECONDS):
-            self._take_all()
-
-    # -- the beginning and the end
-
-    def _meet(self, marked: Any, level: int) -> None:
-        """All ranks of a communicator record: where these are all there are, they compare clocks."""
-        if self._comm is not None or marked.size != _WORLD.size:
-            return
-        with _engine.plain_calls():
-            self._comm, self._level, self._marked = MPI.Intracomm(_WORLD).Dup(), level, marked
-            self._run = self._comm.bcast(f"{time.time_ns():x}")
-            if self.trace is not None and level == 2:
-                self.trace.note_clock(self._run, finalize.compare_all(self._comm))
+            pairs = [(record, self._sites.of(record)) for record in records]
+            for pair in pairs:
+                self._tally.add(*pair)
+            if self._trace is not None and pairs:
+                self._trace.add(pairs)
 
     def finish(self, failed: bool = False) -> None:
-        """The program ends: once, and without others where it has failed."""
+        """End the recording: once, and without other ranks where the program has failed."""
         if self._done:
             return
-        failed |= finalize.has_failed()
+        failed |= hasattr(sys, "last_value") and not _is_dialogue()
         self._stop.set()
-        self._ends = True
-        self._take_all()
+        self.flush()
         self._done = True
         _engine.end_records()
         if self._comm is not None and not failed:
-            self._part(self._comm)
-        if self.trace is not None:
-            self.trace.close(failed)
+            self._exchange(self._comm)
+        if self._trace is not None:
+            self._trace.add_rows(_measured())
+            self._trace.close(failed)
 
-    def _part(self, comm: MPI.Intracomm) -> None:
-        """Say what all ranks did, and compare clocks again."""
-        total, ranks, reading = finalize.gather(comm, self.tally.values, self._level == 2)
-        if reading is not None and self.trace is not None:
-            self.trace.note_clock(self._run, reading)
+    def _add_objects(self, saved_nbytes: int) -> None:
+        with self._lock:
+            self._tally.add_objects(saved_nbytes)
+
+    def _flush_now_and_then(self) -> None:
+        while not self._stop.wait(_SECONDS):
+            self.flush()
+
+    def _meet(self, marked: Any, level: int) -> None:
+        """Compare clocks where a communicator of all ranks is marked and each of them records; collective."""
+        if self._comm is not None or marked.size != _WORLD.size:
+            return
+        with _engine.plain_calls():
+            self._comm, self._compares_clocks = MPI.Intracomm(_WORLD).Dup(), level == 2
+            self._run = self._comm.bcast(f"{time.time_ns():x}")
+            if self._trace is not None and self._compares_clocks:
+                self._trace.add_clock(self._run, exchange.compare_all(self._comm))
+
+    def _exchange(self, comm: MPI.Intracomm) -> None:
+        """Sum up the calls of all ranks, and compare clocks again."""
+        total, ranks, reading = exchange.gather(comm, self._tally.values, self._compares_clocks)
+        if reading is not None and self._trace is not None:
+            self._trace.add_clock(self._run, reading)
         if self.summary and comm.rank == 0:
-            lines = [finalize.line(total, ranks, comm.size), *hints.of(self.tally, total, self._marked)]
-            print("\n".join(lines), file=sys.stderr, flush=True)
+            text = _summary(total, ranks, comm.size, self._tally.reasons)
+            print(text, file=sys.stderr, flush=True)
 
 
-def _call() -> None:
-    """What has the place of a program's function."""
+def _measured() -> list[dict[str, Any]]:
+    """Times of calls that trials of this process measured both ways."""
+    sources = getattr(hooks, "rows", None) or []
+    return [row for source in ([sources] if callable(sources) else sources) for row in source()]
 
 
-@lru_cache(1024)
-def _code_of(path: str, symbol: str) -> CodeType:
-    """A code object that stands for a function of C."""
-    return _call.__code__.replace(co_filename=path, co_name=symbol, co_qualname=symbol)
+def _summary(total: np.ndarray, ranks: int, size: int, reasons: Counter[str]) -> str:
+    """Summary of the program for its user.
+
+    Parameters
+    ----------
+    total : array of float64
+        The sums of `Tally.values` over ``ranks`` of ``size`` ranks.
+    reasons : Counter
+        Rank 0's bytes of calls of MPI by the reason.
+    """
+    calls, accelerated, nbytes, wire, seconds, unchanged = total.tolist()
+    ratio = nbytes / wire if wire else 1.0
+    whom = f"{size} rank{'s' * (size > 1)}"
+    if ranks != size:
+        whom = f"{ranks} of {whom}, the others have not ended yet"
+    text = (
+        f"compcoll: {calls:.0f} calls, {accelerated:.0f} accelerated, {nbytes:.0f} -> {wire:.0f} bytes "
+        f"({ratio:.2f}x), {seconds:.3f} s in calls; sums over {whom}"
+    )
+    if unchanged > nbytes / 2 and size > 1:
+        part = "none" if unchanged == nbytes else f"{1 - unchanged / nbytes:.0%}"
+        reason = max(reasons, key=reasons.__getitem__, default="the reasons are those of other ranks")
+        text += f"\ncompcoll: {part} of these bytes accelerated: {reason}"
+    return text

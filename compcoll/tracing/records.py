@@ -1,97 +1,186 @@
-"""The record of a call, and where the program has made it."""
+"""Records of calls as the layer keeps them, their sums, and the places in the program that made the calls.
+
+`compcoll.tracing.recording` takes records from the layer; `compcoll.tracing.writer` writes them.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
-from dataclasses import dataclass
-from types import CodeType
-from typing import Any
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from types import FrameType
+from typing import Any, NamedTuple
 
-from compcoll.tracing.names import is_ours
+import mpi4py
 
-__all__ = ["Record", "find_site"]
+import compcoll
+from compcoll.engine import _engine
+from compcoll.marked import Marked
+from compcoll.operations import OPERATIONS, blocking_name
+from compcoll.policy.policy import below_min_nbytes
+
+__all__ = ["CommFacts", "Record", "Site", "Sites", "Tally"]
+
+_PACKAGES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (compcoll, mpi4py))
 
 
-@dataclass(slots=True, eq=False)
-class Record:
-    """A call, as the layer notes it.
+class Record(NamedTuple):
+    """A call, with the fields of `compcoll.engine._engine.take_records`; times are `time.perf_counter`'s."""
 
-    Attributes
-    ----------
-    name : str
-        Of the method.
-    comm : CommFacts
-    nbytes : int
-        Of the buffer that a rank which sends gives it; 0 where its arguments do not tell.
-    sends : bool
-        Whether that buffer is one that this rank sends from.
-    start, returned, end : float
-        `time.perf_counter`, when it was called, had returned, and had returned or its request was done.
-    last
-        The communicator's record of it, as `compcoll.engine._engine.last_of`; None of what is MPI's alone.
-    accelerated : bool
-    code, instruction
-        Where the program called it: a code object and the offset in it.
-    problem : str or None
-        The error that it gave.
-    calls : int
-        More than one where several that are alike are one record, with the sum of their times.
-    """
-
-    name: str
-    comm: Any
-    nbytes: int
-    sends: bool
+    method: str
+    comm: int  # the number of the communicator
+    size: int  # its ranks
+    nbytes: int  # of the buffer that a rank which sends gives the call; 0 where its arguments do not tell
+    sends: bool  # whether this rank sends from that buffer
     start: float
-    returned: float
-    end: float
-    last: Any
+    returned: float  # when the method had returned
+    end: float  # when the request was found complete
+    last: Any  # as of `compcoll.engine._engine.last_of`; None of what is never accelerated
     accelerated: bool
-    code: CodeType | None
-    instruction: int
-    problem: str | None
-    calls: int = 1
+    failed: bool
+    site: int  # the number of a `Site`; 0 where nobody asked for one
+    is_open: bool  # whether the request is not complete
+    calls: int  # small calls that are alike are one record with the sums of their times, without sites
 
     @property
-    def kind(self) -> tuple[Any, ...]:
-        """What calls that are alike have in common, all but what an accelerated one did."""
-        last = None if self.accelerated else self.last
-        return (
-            self.code,
-            self.instruction,
-            self.name,
-            self.comm,
-            self.nbytes,
-            self.sends,
-            self.accelerated,
-            last,
-        )
+    def unchanged_nbytes(self) -> int:
+        """Bytes that leave this rank for each of these calls, which MPI serves."""
+        if self.is_open or not self.sends:
+            return 0
+        return _leaving_nbytes(self.method, self.nbytes, self.size)
+
+
+class CommFacts(NamedTuple):
+    """Facts of a communicator."""
+
+    name: str  # its own, else that of its class
+    size: int
+    why_small: str  # why MPI serves small calls
+
+
+class Site(NamedTuple):
+    """A place in the program that calls, and the communicator of the call."""
+
+    file: str | None
+    line: int | str | None  # in a program in C the name of the function
+    comm: CommFacts
+
+    def reason_of(self, record: Record) -> str:
+        """Why MPI served a call."""
+        if record.is_open:
+            return "it has not ended"
+        if record.last is None:
+            return "not a call that is accelerated"
+        return str(record.last[1]) if isinstance(record.last, tuple) else self.comm.why_small
+
+
+class Sites:
+    """The sites of this process, by number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple, int] = {}
+        self._sites: list[Site] = []
+        self._lock = Lock()
+
+    def number(self, path: str | None, symbol: str | None, comm: int, name: str) -> int:
+        """The number of a site: see `compcoll.engine._engine.record_calls`."""
+        frame = _innermost() if path is None else None
+        if frame is None:
+            key: tuple = path, symbol, comm, name
+        else:
+            code = frame.f_code
+            key = code.co_filename, code.co_firstlineno, frame.f_lasti, comm, name
+        number = self._numbers.get(key)
+        if number is None:
+            file, line = (path, symbol) if frame is None else (key[0], frame.f_lineno)
+            with self._lock:
+                self._sites.append(Site(file, line, _facts_of(comm, name, 1)))
+                number = self._numbers[key] = len(self._sites)
+        return number
+
+    def of(self, record: Record) -> Site:
+        """The site of a record."""
+        if record.site:
+            return self._sites[record.site - 1]
+        return Site(None, None, _facts_of(record.comm, "", record.size))
+
+
+@dataclass
+class Tally:
+    """Sums over the calls of this rank."""
+
+    calls: int = 0
+    accelerated: int = 0
+    nbytes: int = 0  # would have left this rank uncompressed, of all calls
+    wire_nbytes: int = 0  # left it
+    seconds: float = 0.0  # within calls
+    reasons: Counter[str] = field(default_factory=Counter)  # bytes of calls of MPI by the reason
 
     @property
-    def times(self) -> str:
-        """Seconds of its method where these are fewer, its start and its duration, as in JSON."""
-        method = f',"returned":{self.returned - self.start:.9f}' if self.returned != self.end else ""
-        return f'{method},"start":{self.start:.9f},"total":{self.end - self.start:.9f}}}\n'
+    def values(self) -> list[float]:
+        """Numbers that are summed over ranks; the last are the bytes of calls of MPI."""
+        unchanged = self.reasons.total()
+        return [self.calls, self.accelerated, self.nbytes, self.wire_nbytes, self.seconds, unchanged]
 
-    @property
-    def seconds(self) -> float:
-        """Seconds that its method took."""
-        return self.returned - self.start
+    def add(self, record: Record, site: Site) -> None:
+        """Count calls."""
+        self.calls += record.calls
+        self.seconds += record.returned - record.start
+        if record.accelerated:
+            self.accelerated += 1
+            self.nbytes += record.last[2].raw_nbytes
+            self.wire_nbytes += record.last[2].wire_nbytes
+            return
+        nbytes = record.calls * record.unchanged_nbytes
+        self.nbytes += nbytes
+        self.wire_nbytes += nbytes
+        if nbytes:
+            self.reasons[site.reason_of(record)] += nbytes
+
+    def add_objects(self, saved_nbytes: int) -> None:
+        """Count a call of objects: its bytes on the wire are those of mpi4py's calls of MPI."""
+        self.accelerated += 1
+        self.nbytes += saved_nbytes
 
 
-#: Whether code is compcoll's or mpi4py's, of code that was seen before.
-_known: dict[CodeType, bool] = {}
+@lru_cache(4096)
+def _leaving_nbytes(method: str, nbytes: int, size: int) -> int:
+    """Bytes of a rank's buffer that leave the rank, on the average of all ranks that send.
+
+    No algorithm sends less in all: ``P - 1`` ranks need the whole buffer of a Bcast, and all but one part of
+    a sum has to be sent and, in Allreduce, has to come back.
+    """
+    operation = OPERATIONS.get(blocking_name(method)) or OPERATIONS.get(method.capitalize())
+    if size == 1:
+        return 0
+    if operation is None or operation.name.startswith("Neighbor_"):
+        return nbytes
+    if operation.replicates and not operation.reduces:
+        return nbytes * (size - 1)
+    return round(nbytes * (size - 1) / size * (1 + operation.replicates))
 
 
-def find_site() -> tuple[CodeType | None, int]:
-    """Code object and instruction of the innermost frame that is neither compcoll's nor mpi4py's."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        ours = _known.get(code)
-        if ours is None:
-            ours = _known[code] = is_ours(code)
-        if not ours:
-            return code, frame.f_lasti
-        frame = frame.f_back  # type: ignore[assignment]
-    return None, 0
+@lru_cache(1024)
+def _facts_of(number: int, name: str, size: int) -> CommFacts:
+    """The facts of a marked communicator with this name; of one that was freed those that are known."""
+    from compcoll.comm import class_of
+
+    try:
+        marked = Marked.of(number)
+        _engine.place_of(number)  # MPI ends all ranks where it is asked about a communicator that is freed
+        name = name or class_of(marked.comm).__name__
+    except ValueError:
+        return CommFacts(name or "Comm", size, "the message was small, and the communicator is freed by now")
+    return CommFacts(name, marked.size, marked.idle or below_min_nbytes(marked.policy.min_nbytes))
+
+
+def _innermost() -> FrameType | None:
+    """The innermost frame whose code is neither compcoll's nor mpi4py's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGES):
+        frame = frame.f_back
+    return frame

@@ -1,60 +1,46 @@
-"""Tables of a traced program: by operation and size, communicator, place, and reason."""
+"""Tables of a traced program: ``compcoll report`` prints them, and `compcoll.tracing.page` shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from compcoll.tracing.reader import Call, Program
 
 __all__ = [
     "Row",
-    "by_communicator",
+    "Table",
     "by_operation",
-    "by_place",
     "by_reason",
-    "reason_of",
+    "grouped",
+    "nbytes_text",
+    "seconds_text",
     "size_class",
-    "total",
+    "tables_of",
 ]
 
-#: Answers of the model on a call, by the beginning of its reason.
-_MODEL = {
-    "predicted": "plain MPI is predicted to be faster",
-    "measured": "plain MPI was measured to be faster",
-    "on trial": "tried beside compressed calls",
-}
+#: Rows that a long table shows of its beginning, and of its end.
+_HALF = 20
 
 
 @dataclass
 class Row:
-    """Calls of a kind, of all ranks together.
-
-    Attributes
-    ----------
-    calls, accelerated, fallbacks : int
-    least, largest, seconds : float
-        The shortest and longest call, and the sum of all.
-    raw, wire : int
-        Bytes that would have been sent uncompressed, and bytes that were.
-    bound : float or None
-        The largest error bound, None where one is not known.
-    codecs : set of str
-    sizes : dict
-        Of (bytes of the buffer, ranks of the communicator) how many calls.
-    """
+    """Calls of a kind, of all ranks together."""
 
     calls: int = 0
     accelerated: int = 0
     fallbacks: int = 0
-    least: float = float("inf")
+    least: float = float("inf")  # seconds of the shortest call
     largest: float = 0.0
-    seconds: float = 0.0
-    raw: int = 0
-    wire: int = 0
-    bound: float | None = 0.0
-    codecs: set[str] = field(default_factory=set)
-    sizes: dict[tuple[int, int], int] = field(default_factory=dict)
+    seconds: float = 0.0  # of all until they were complete
+    inside: float = 0.0  # of their methods
+    raw: int = 0  # bytes that would have been sent uncompressed
+    wire: int = 0  # bytes that were sent
+    bound: float | None = 0.0  # the largest error bound, None where one is not known
+    parts: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # seconds by `Call.parts`
 
     def add(self, call: Call) -> None:
         """Count a call."""
@@ -63,13 +49,12 @@ class Row:
         self.fallbacks += call.fallbacks
         self.least, self.largest = min(self.least, call.total), max(self.largest, call.total)
         self.seconds += call.total
+        self.inside += call.inside
         self.raw += call.raw
         self.wire += call.wire
         self.bound = None if self.bound is None or call.bound is None else max(self.bound, call.bound)
-        if call.codec is not None:
-            self.codecs.add(call.codec)
-        key = call.nbytes, call.size
-        self.sizes[key] = self.sizes.get(key, 0) + 1
+        for name, seconds in call.parts.items():
+            self.parts[name] += seconds
 
     @property
     def mean(self) -> float:
@@ -81,55 +66,151 @@ class Row:
         """Uncompressed bytes per byte on the wire; 1 where nothing was sent."""
         return self.raw / self.wire if self.wire else 1.0
 
+    @property
+    def error(self) -> str:
+        """The error bound in words."""
+        if not self.accelerated:
+            return "-"
+        if self.bound is None:
+            return "unknown"
+        return "exact" if self.bound == 0 else f"{self.bound:.2g}"
+
+
+class Table(NamedTuple):
+    """A table in words; all columns but the first ``left`` ones are numbers."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    left: int
+
+
+def grouped(program: Program, key: Callable[[int, Call], Hashable]) -> dict:
+    """Group the calls of all ranks by ``key(rank, call)``, without those of which it is None."""
+    rows: dict[Hashable, Row] = {}
+    for rank, call in program.calls():
+        kind = key(rank, call)
+        if kind is not None:
+            rows.setdefault(kind, Row()).add(call)
+    return rows
+
+
+def by_operation(program: Program) -> dict[tuple[str, int], Row]:
+    """Group calls by method and least size of their class, in this order."""
+    return dict(sorted(grouped(program, lambda _, call: (call.op, size_class(call.nbytes))).items()))
+
+
+def by_reason(program: Program) -> dict[tuple[str, str], Row]:
+    """Group calls of plain MPI by method and reason, most bytes first.
+
+    Reasons that differ in figures only are one group, named by the first of them.
+    """
+    first: dict[tuple[str, str], str] = {}
+
+    def key(_: int, call: Call) -> tuple[str, str] | None:
+        if call.accelerated:
+            return None
+        alike = call.op, re.sub(r"\d+(\.\d+)?", "#", call.reason)
+        return call.op, first.setdefault(alike, call.reason)
+
+    return dict(sorted(grouped(program, key).items(), key=lambda pair: (-pair[1].raw, -pair[1].calls)))
+
 
 def size_class(nbytes: int) -> int:
     """The least size of a buffer's class, in bytes: 0, 1 KiB, and on by factors of 4."""
-    least = 0
-    bound = 1 << 10
+    least, bound = 0, 1 << 10
     while nbytes >= bound:
         least, bound = bound, bound << 2
     return least
 
 
-def by_operation(program: Program) -> dict[tuple[str, int], Row]:
-    """By method and size class."""
-    return dict(sorted(_grouped(program, lambda call: (call.op, size_class(call.nbytes))).items()))
+# -- in words
 
 
-def by_communicator(program: Program) -> dict[tuple[str, int], Row]:
-    """By name and number of ranks, the longest first."""
-    return _longest_first(_grouped(program, lambda call: (call.comm, call.size)))
+def seconds_text(value: float) -> str:
+    """A time in the unit that suits it."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if value * factor >= 1:
+            return f"{value * factor:.3g} {unit}" if value * factor < 1000 else f"{value * factor:.0f} {unit}"
+    return f"{1e6 * value:.2f} us"
 
 
-def by_place(program: Program) -> dict[tuple[str, str], Row]:
-    """By file and line, and method, the longest first."""
-    return _longest_first(_grouped(program, lambda call: (call.place, call.op)))
+def nbytes_text(value: int) -> str:
+    """A number of bytes in the binary unit that suits it."""
+    size = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} TiB"
 
 
-def by_reason(program: Program) -> dict[str, Row]:
-    """Those of plain MPI by the reason, the longest first."""
-    rows = _grouped(program, lambda call: None if call.accelerated else reason_of(call.reason))
-    rows.pop(None, None)
-    return _longest_first(rows)
+#: Columns of numbers by their headings.
+_COLUMNS: dict[str, Callable[[Row], str]] = {
+    "calls": lambda row: str(row.calls),
+    "accelerated": lambda row: str(row.accelerated),
+    "least": lambda row: seconds_text(row.least),
+    "mean": lambda row: seconds_text(row.mean),
+    "largest": lambda row: seconds_text(row.largest),
+    "sum": lambda row: seconds_text(row.seconds),
+    "in calls": lambda row: seconds_text(row.inside),
+    "encode": lambda row: seconds_text(row.parts["encode"]),
+    "decode": lambda row: seconds_text(row.parts["decode"]),
+    "wait": lambda row: seconds_text(row.parts["wait"]),
+    "MPI": lambda row: seconds_text(row.parts["MPI"]),
+    "bytes": lambda row: nbytes_text(row.raw),
+    "sent": lambda row: nbytes_text(row.wire),
+    "ratio": lambda row: f"{row.ratio:.2f}",
+    "fallbacks": lambda row: str(row.fallbacks),
+    "error": lambda row: row.error,
+}
 
 
-def reason_of(text: str) -> str:
-    """A reason without the figures of one call: those of a kind are one."""
-    return next((kind for start, kind in _MODEL.items() if text.startswith(start)), text)
+def tables_of(program: Program) -> list[Table]:
+    """All tables of a program that has calls."""
+    hosts = {rank.rank: rank.head.get("host", "") for rank in program.ranks}
+    ranks = grouped(program, lambda rank, _: (rank, hosts[rank]))
+    places = grouped(program, lambda _, call: (call.place, call.op))
+    communicators = grouped(program, lambda _, call: (call.comm, call.size))
+    sums = "calls,accelerated,mean,sum,bytes,sent,ratio"
+    parts = "calls,accelerated,in calls,encode,decode,wait,MPI,bytes,sent,ratio"
+    tables = [
+        _operations(program),
+        _table("Why calls were not compressed", "operation,reason", by_reason(program), "calls,bytes,sum"),
+        _table("By rank, most time in calls first", "rank,host", _descending(ranks, "inside"), parts),
+        _table("By place in the program", "place,operation", _descending(places, "seconds"), sums),
+        _table("By communicator", "communicator,ranks", _descending(communicators, "seconds"), sums),
+    ]
+    return [table for table in tables if table.rows]
 
 
-def total(program: Program) -> Row:
-    """All calls."""
-    return _grouped(program, lambda call: "all").get("all", Row(least=0.0))
+def _operations(program: Program) -> Table:
+    times = "least", "mean", "largest", "sum"
+    columns = "calls", "accelerated", *times, "bytes", "sent", "ratio", "fallbacks", "error"
+    rows = []
+    for (op, least), row in by_operation(program).items():
+        size = f"{nbytes_text(least)} to {nbytes_text(4 * least)}" if least else "below 1 KiB"
+        cells = [_COLUMNS[name](row) for name in columns]
+        rows.append((op, size, *cells, _plain(program, op, least)))
+    headings = "operation", "size", *columns, "plain, ms"
+    return Table("By operation and size of its buffer", headings, rows, 2)
 
 
-def _grouped(program: Program, key: Callable[[Call], Hashable]) -> dict:
-    rows: dict[Hashable, Row] = {}
-    for _, call in program.calls():
-        rows.setdefault(key(call), Row()).add(call)
-    return rows
+def _plain(program: Program, op: str, least: int) -> str:
+    """Mean milliseconds of plain MPI in trials of a method and size class; empty without any."""
+    times = [one.plain for one in program.measured if one.op == op and size_class(one.nbytes) == least]
+    return f"{1e3 * sum(times) / len(times):.3g}" if times else ""
 
 
-def _longest_first(rows: dict) -> dict:
-    pairs: Iterable = sorted(rows.items(), key=lambda pair: -pair[1].seconds)
-    return dict(pairs)
+def _descending(rows: dict, attribute: str) -> dict:
+    return dict(sorted(rows.items(), key=lambda pair: getattr(pair[1], attribute), reverse=True))
+
+
+def _table(title: str, keys: str, rows: dict, columns: str) -> Table:
+    """A table of groups: headings of their keys, and of `_COLUMNS`, with commas in between."""
+    names = columns.split(",")
+    cells = [(*map(str, key), *(_COLUMNS[name](row) for name in names)) for key, row in rows.items()]
+    if len(cells) > 2 * _HALF:
+        title += f"; the first and last {_HALF} of {len(cells)}"
+        cells = cells[:_HALF] + cells[-_HALF:]
+    return Table(title, (*keys.split(","), *names), cells, len(keys.split(",")))

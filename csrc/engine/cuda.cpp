@@ -312,7 +312,7 @@ void* Gpu::find_kernel(const std::string& name) {
 
 void Within::enter(Gpu& gpu) {
   if (gpu_ == &gpu) return;
-  leave();
+  restore();
   if (gpu.failed()) return;
   const Driver& cuda = *driver();
   if (!gpu.check(cuda.push_context(gpu.context_), "cuCtxPushCurrent")) return;
@@ -321,7 +321,7 @@ void Within::enter(Gpu& gpu) {
   gpu.check(cuda.capture_mode(&mode_), "cuThreadExchangeStreamCaptureMode");
 }
 
-void Within::leave() {
+void Within::restore() {
   if (!gpu_) return;
   void* context;
   driver()->capture_mode(&mode_);

@@ -192,10 +192,10 @@ class Within {
  public:
   Within() = default;
   explicit Within(Gpu& gpu) { enter(gpu); }
-  ~Within() { leave(); }
+  ~Within() { restore(); }
   Within(const Within&) = delete;
   void enter(Gpu& gpu);
-  void leave();
+  void restore();
 
  private:
   Gpu* gpu_ = nullptr;

@@ -43,8 +43,8 @@ End Engine::wait(const std::vector<std::shared_ptr<Task>>& tasks, double limit,
   return end;
 }
 
-std::shared_ptr<PendingTask> Engine::leave(std::shared_ptr<Task> task, PendingTask::Finished finished,
-                                           std::shared_ptr<Completion> completion) {
+std::shared_ptr<PendingTask> Engine::submit(std::shared_ptr<Task> task, PendingTask::Finished finished,
+                                            std::shared_ptr<Completion> completion) {
   auto ended = [this, task, finished](End end) {
     forget(task);
     finished(end);

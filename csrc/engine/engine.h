@@ -43,8 +43,8 @@ class Engine {
   End wait(const std::vector<std::shared_ptr<Task>>& tasks, double limit,
            const std::function<bool()>& interrupted);
   // Leaves that to the progress thread; `finished` is called at the end. It may be a part of a completion.
-  std::shared_ptr<PendingTask> leave(std::shared_ptr<Task> task, PendingTask::Finished finished,
-                                     std::shared_ptr<Completion> completion = nullptr);
+  std::shared_ptr<PendingTask> submit(std::shared_ptr<Task> task, PendingTask::Finished finished,
+                                      std::shared_ptr<Completion> completion = nullptr);
   // Waits for a task that was left, for so long at most.
   End join(PendingTask& pending, double limit, const std::function<bool()>& interrupted);
 

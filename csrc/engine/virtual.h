@@ -24,7 +24,7 @@ struct LinkSpeed {
   double overhead, cpu;  // seconds of a processor at either end for a message, and for each of its bytes
 };
 
-// The simulated machine; compcoll/schedule/virtual.py documents its fields.
+// The simulated machine; benchmarks/simulation/virtual.py documents its fields.
 struct Machine {
   LinkSpeed network, node;
   int ranks_per_node;

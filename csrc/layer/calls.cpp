@@ -5,7 +5,6 @@
 #include "arguments.h"
 #include "check.h"
 #include "devices.h"
-#include "engine/clock.h"
 #include "kept.h"
 #include "requests.h"
 #include "work.h"
@@ -78,14 +77,14 @@ std::shared_ptr<Entry> prepare(const Call& call, const Arguments& arguments, Des
   describe(about->received, &about->recv);
   about->in_place = arguments.sides[send_side].in_place && call.op().send_many;
   if (!ask_python([about](const Python& python) { python.prepare(about); })) return nullptr;
-  if (about->idle) call.comm.leave_all();
+  if (about->idle) call.comm.decline_all();
   return about->entry;
 }
 
 // -- memory of GPUs
 
 // Leaves a nonblocking call to MPI, whose request completes with what else belongs to it; MPI's code.
-int leave_to_mpi(const Call& call) {
+int submit_to_mpi(const Call& call) {
   auto work = std::make_shared<Work>(call.comm.shared_from_this(), nullptr, call.name, call.form);
   std::vector<Word> words(call.words, call.words + call.n_words);
   words.back() = reinterpret_cast<Word>(&work->plain);
@@ -94,17 +93,17 @@ int leave_to_mpi(const Call& call) {
   if (int error = plain(call, words.data())) return error;
   work->plains.push_back(&work->plain);
   work->staged = call.staged;
-  return work->leave(call.request);
+  return work->submit(call.request);
 }
 
 // MPI carries a call out; its code.
 int mpi_carries_out(const Call& call) {
-  if (!call.on_devices()) return call.check ? leave_to_mpi(call) : plain(call, call.words);
+  if (!call.on_devices()) return call.check ? submit_to_mpi(call) : plain(call, call.words);
   if (!call.on_copies()) {  // MPI does not know the caller's streams
     Staged all(call, {call.gpus[send_side], call.gpus[recv_side]});
     all.take(call.marks);
     if (all.code()) return failed(call, all.code());
-    return call.check ? leave_to_mpi(call) : plain(call, call.words);
+    return call.check ? submit_to_mpi(call) : plain(call, call.words);
   }
   const Arguments arguments(call);
   Call host = call;
@@ -118,7 +117,7 @@ int mpi_carries_out(const Call& call) {
     host.staged->give_back();
     return failed(call, host.staged->code());
   }
-  return leave_to_mpi(host);
+  return submit_to_mpi(host);
 }
 
 // Whether kernels reach the blocks of a call where they lie.
@@ -135,7 +134,7 @@ bool fits_devices(const Call& call, const Arguments& arguments) {
 
 // -- carrying out
 
-int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Arguments& arguments, int64_t turn,
+int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Arguments& arguments,
               int poisoned) {
   Comm& comm = call.comm;
   const bool pairs = call.op().pairs;
@@ -143,7 +142,6 @@ int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Argume
   std::shared_ptr<Staged> staged = call.staged;
   auto work = std::make_shared<Work>(comm.shared_from_this(), entry, call.name, call.form);
   work->began = engine::now();
-  work->turn = turn;
   work->check = call.check;
   work->keep = {call.keep};
   if (pairs) {
@@ -166,7 +164,7 @@ int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Argume
   if (int error = work->begin(bases, call.gpus, lane, call.marks)) return failed(call, error);
   if (poisoned) work->poison(poisoned);
   if (call.form == blocking) return failed(call, work->wait());
-  return failed(call, work->leave(call.request));
+  return failed(call, work->submit(call.request));
 }
 
 // Whether MPI carries a call out although it is large; true where it does, or there is an error.
@@ -247,34 +245,26 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
   if (phase) key.push_back(phase);
   about.phase = phase;
   std::shared_ptr<Entry> entry = comm.find(key);
-  int64_t turn = -1;
-  auto take_turn = [&](int64_t now) {
-    if (!entry->count->seconds.empty()) turn = now;
-  };
-  if (entry && entry->count) {
-    const int64_t now = entry->count->calls;
-    if (now < entry->count->most) take_turn(entry->count->calls++);
-    else entry = nullptr;
-  }
+  if (entry && entry->count && !entry->count->take()) entry = nullptr;
   if (!entry) {
     entry = prepare(call, arguments, &about);
     if (!entry) return false;
     if ((*error = failed(call, about.code))) return true;
-    if (entry->count) take_turn(entry->count->calls - 1);
-    if (!entry->tried) comm.keep(std::move(key), entry);
+    if (entry->count) entry->count->take();
+    comm.keep(std::move(key), entry);
   }
   if (entry->declined && entry->parts.empty()) {
     if (entry->refused && !decline(call, entry->declined->reason.c_str(), error)) return true;
     note_plain(call, entry->declined);
     if (op.pairs) take_tags(call);
-    if (turn < 0) return false;
+    if (!entry->count) return false;
     const double start = engine::now();
     *error = mpi_carries_out(call);
     if (call.staged && !*error) {
       call.staged->give_back();
       *error = failed(call, call.staged->code());
     }
-    entry->count->seconds[size_t(turn)] = engine::now() - start;
+    entry->count->seconds += engine::now() - start;
     return true;
   }
   const Way& way = *entry->parts.back().way;
@@ -286,7 +276,7 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
         "owner_exact=True lets it keep its own");
   }
   *error = call.form == persistent ? failed(call, keep_call(call, entry, arguments, poisoned))
-                                   : carry_out(call, entry, arguments, turn, poisoned);
+                                   : carry_out(call, entry, arguments, poisoned);
   return true;
 }
 
@@ -343,7 +333,7 @@ int plain(const Call& call, const Word* words) {
 
 bool serve(Call& call, int* error) {
   Comm& comm = call.comm;
-  if (inside) return false;
+  if (reentrant) return false;
   if (call.form != persistent) comm.count(call.name);
   if (comm.broken()) {
     *error = failed(call, code_of(BROKEN, comm.why_broken()));

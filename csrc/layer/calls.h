@@ -14,6 +14,7 @@
 
 #include "comm.h"
 #include "count.h"
+#include "engine/clock.h"
 #include "engine/engine.h"
 #include "errors.h"
 #include "mpi.h"
@@ -128,7 +129,7 @@ COMPCOLL_INLINE bool is_small(Name name, const Word* words, bool wide, Comm& com
   if (op.reduction >= 0 && !predefined_at(library().handle_of(words[op.recv.type])).handle) return false;
   if (nbytes_of_one_count(op, words, wide, comm.size) >= comm.limit.load(std::memory_order_relaxed))
     return false;
-  if (inside) return true;
+  if (reentrant) return true;
   comm.count(name);
   comm.last.note_small(name);
   return true;
@@ -177,7 +178,6 @@ struct Entry {
   std::vector<Part> parts;
   std::vector<uint8_t> out,
       into;  // of a call that pairs decide: whether the engine has the message with each rank
-  KeptRef tried;  // of a persistent call whose starts go both ways in turn: Python's side of that
   std::shared_ptr<const Stream> stream;  // of a message in place of all that
 };
 
@@ -195,6 +195,7 @@ struct Description {
 
   const Call& call;
   const uint64_t nbytes;
+  const double began = engine::now();
   uint32_t element = 0;  // of all blocks, in a call that all ranks decide
   bool in_place = false;  // of a call that pairs decide: what is received takes the place of what is sent
   std::string comm_name;  // where the policy looks at it
@@ -222,16 +223,6 @@ void set_root_is_read_only(bool is_read_only);
 
 // The number of the communicator's policy that calls of this thread come under.
 void set_phase(int phase);
-
-// What Python says of the next start of a persistent call that is tried both ways.
-struct NextStart {
-  KeptRef tried;
-  bool compress = true;
-  Word* request = nullptr;  // what is started with it, and has to complete with it
-  std::shared_ptr<Count> count;
-  int64_t turn = -1;
-  std::shared_ptr<const Way> way;  // why MPI carries the start out
-};
 
 // Has MPI carry out a call, or its part of one; its code. An operation that it lacks is one of ours.
 int plain(const Call& call, const Word* words);

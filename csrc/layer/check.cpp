@@ -246,7 +246,7 @@ int check(const Call& call, std::shared_ptr<Check>* made) {
 }
 
 int check_named(Word handle, const std::string& text) {
-  Comm* comm = checks && !inside ? find(handle) : nullptr;
+  Comm* comm = checks && !reentrant ? find(handle) : nullptr;
   if (!comm || comm->size == 1) return 0;
   std::shared_ptr<Check> made;
   if (int error = Check::begin(comm->shared_from_this(), text, {}, &made)) return error;

@@ -68,7 +68,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
     forget();
   }
   // All calls are MPI's from now on.
-  void leave_all() {
+  void decline_all() {
     settings.min_nbytes = never;
     set_limit();
   }

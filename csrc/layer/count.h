@@ -1,21 +1,33 @@
-// How often calls of one kind were made.
+// How often calls of one kind were made, and how long they took.
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <limits>
-#include <vector>
+
+#include "engine/clock.h"
 
 namespace compcoll {
 namespace layer {
 
-// Calls of one kind, as all ranks count them, and the number after which their decision is renewed.
+// A block of blocking calls of one kind, as all ranks count them: after `most` Python decides anew. The times
+// and bytes are this rank's; collectives of one communicator follow each other, so that one thread at a time
+// adds to them.
 struct Count {
-  explicit Count(int64_t most, bool timed) : most(most) {
-    if (timed) seconds.assign(size_t(most), std::numeric_limits<double>::infinity());
+  Count(int64_t most, int64_t skip) : most(most), skip(skip) {}
+
+  // Counts a call that starts now; false where the block is over.
+  bool take() {
+    const int64_t now = calls.load(std::memory_order_relaxed);
+    if (now >= most) return false;
+    if (now == skip) since = engine::now();
+    calls.store(now + 1, std::memory_order_relaxed);
+    return true;
   }
+
   std::atomic<int64_t> calls{0};
-  const int64_t most;
-  std::vector<double> seconds;  // of a timed one what each call took
+  const int64_t most, skip;  // calls at its beginning that are not measured
+  double since = 0;  // start of the first one that is
+  double seconds = 0;  // in calls that have ended, and their bytes before and after compression
+  uint64_t raw_nbytes = 0, wire_nbytes = 0;
 };
 
 }  // namespace layer

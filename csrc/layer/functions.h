@@ -31,7 +31,7 @@ constexpr int unavailable = int(0xaaaaaaaa);
 // Whether the layer looks at calls at all; not where COMPCOLL_DISABLE says so, and not when all has ended.
 // Whether at those of this thread.
 extern std::atomic<bool> is_enabled;
-inline bool is_ours() { return !inside && is_enabled.load(std::memory_order_relaxed); }
+inline bool is_ours() { return !reentrant && is_enabled.load(std::memory_order_relaxed); }
 
 // Handles of C that Fortran gave as numbers.
 Word type_of_fortran(const void* number);

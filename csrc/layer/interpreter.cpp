@@ -128,7 +128,7 @@ bool is_python() {
 
 int begin_program() {
   std::string problem = "another version of compcoll was loaded";
-  Inside within;
+  ReentrancyGuard within;
   if (start(&problem) && import(&problem)) {
     tells_errors = true;
     const int error = mark_world();
@@ -171,7 +171,7 @@ void end_layer() {
   static std::atomic<bool> ended{false};
   if (ended.exchange(true)) return;
   if (const Python* here = python()) here->finalize();
-  Inside within;
+  ReentrancyGuard within;
   end_requests(last_seconds);
   recorder.end();
   without_python();

@@ -38,10 +38,8 @@ class KeptCall : public Prepared {
   // Prepares MPI's part; its code.
   int prepare_plain(const Call& call, const Arguments& arguments) {
     Call part = call;
-    if (entry_ && call.on_copies()) {
+    if (entry_ && call.on_copies())
       staged_ = std::make_shared<Staged>(call, arguments, entry_->out, entry_->into);
-      only_plain_is_staged_ = !call.op().pairs;
-    }
     if (staged_) part.words = staged_->words();
     if (entry_ && call.op().pairs) {
       masked_ = std::make_shared<Masked>(part, entry_->out, entry_->into);
@@ -88,39 +86,26 @@ class KeptCall : public Prepared {
     const int refusal = mark(gpus, &marks, &refused);
     if (refused) return raise(comm_->handle, refusal);
     comm_->count(name_);
-    NextStart next;
-    next.compress = entry_ != nullptr;
-    if (entry_) next.tried = entry_->tried;
-    if (next.tried && !ask_python([&next](const Python& python) { python.next_start(&next); }))
-      next.compress = false;
-    auto entry = entry_;
-    if (next.tried) {
-      entry = std::make_shared<Entry>(*entry_);
-      entry->count = next.count;
-      if (!next.compress) entry->parts.clear(), entry->declined = next.way;
-    }
-    auto work = std::make_shared<Work>(comm_, entry, name_, persistent);
+    auto work = std::make_shared<Work>(comm_, entry_, name_, persistent);
     work->began = engine::now();
-    work->turn = next.turn;
     work->keep = {place_, last_, masked_, staged_};
-    if (staged_ && !(only_plain_is_staged_ && next.compress)) {
+    if (staged_) {
       staged_->take(marks);
       work->staged = staged_;
     }
-    if ((plain_ || again_) && (masked_ || !next.compress)) {
+    if (plain_ || again_) {
       const int error =
           again_ ? again_->call(again_words_.data(), int(again_words_.size())) : mpi_start.call(&plain_);
       if (error) return error;
       work->plains.push_back(&plain_);
     }
-    if (next.request) work->plains.push_back(next.request);
-    if (next.compress) {
+    if (entry_) {
       const Work::Lane lane = {place_->comm->handle(), place_->first, std::min(place_->n, comm_->tags.n()),
                                place_->key()};
       if (int error = work->begin(bases_, gpus_, lane, marks, last_)) return raise(comm_->handle, error);
       if (poisoned_) work->poison(poisoned_);
     }
-    return work->leave(request);
+    return work->submit(request);
   }
 
  private:
@@ -143,7 +128,6 @@ class KeptCall : public Prepared {
   std::vector<Word> again_words_;
   std::list<std::vector<char>> arrays_;  // of counts, displacements and types, for that
   std::shared_ptr<Staged> staged_;
-  bool only_plain_is_staged_ = false;  // the engine reaches the GPU's memory itself
   int poisoned_ = 0;
   std::shared_ptr<Masked> masked_;
   std::shared_ptr<KeptTags::Place> place_;
@@ -157,7 +141,7 @@ int keep_call(const Call& call, std::shared_ptr<Entry> entry, const Arguments& a
   // One that is MPI's alone has no frames, and may be so on this rank alone.
   if (entry && !kept->take_place()) return library().err_other;
   kept->poison(poisoned);
-  if (!entry || call.op().pairs || entry->tried)
+  if (!entry || call.op().pairs)
     if (int error = kept->prepare_plain(call, arguments)) return error;
   return keep(std::move(kept), call.request);
 }

@@ -228,7 +228,7 @@ class KeptMessage : public Prepared {
     const Plan plan = plan_of(message_, &error);
     if (!error) error = begin(message_, plan, &transfer);
     if (error) return error;
-    return failed(message_, transfer->leave(request));
+    return failed(message_, transfer->submit(request));
   }
 
  private:
@@ -261,7 +261,7 @@ bool serve(const Message& m, Word* request, int* error) {
   std::shared_ptr<Transfer> transfer;
   if ((*error = begin(m, plan, &transfer))) return true;
   if (m.row().form == nonblocking) {
-    *error = failed(m, transfer->leave(request));
+    *error = failed(m, transfer->submit(request));
     return true;
   }
   *error = failed(m, transfer->wait());
@@ -375,7 +375,7 @@ COMPCOLL_INLINE int message(Convention convention, Word* words, const void* call
   if (!comm) return next();
   if (!exists || !is_small_message<name>(convention, words, *comm)) {
     if (taken_large(Name(name), convention, words, caller, exists, next, &error)) return error;
-  } else if (!inside && form_of(all_rows[name - n_operations].name) != persistent) {
+  } else if (!reentrant && form_of(all_rows[name - n_operations].name) != persistent) {
     constexpr Name op = all_rows[name - n_operations].op;
     comm->count(op);
     comm->last.note_small(op);
@@ -406,7 +406,7 @@ int matched_message(Convention convention, Word* words, const void*, bool, Call&
     return error;
   }
   Word request = 0;
-  const int error = failed(m, transfer->leave(&request));
+  const int error = failed(m, transfer->submit(&request));
   if (!error) give_request(convention, request, m.request);
   return error;
 }

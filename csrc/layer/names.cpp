@@ -78,8 +78,8 @@ bool taken_large(Name name, Form form, bool wide, const Word* words, int n, Comm
 }
 
 // Any call from C.
-COMPCOLL_INLINE bool taken(Name name, Form form, bool wide, const Word* words, int n, Next& next,
-                           const void* caller, int* error) {
+COMPCOLL_INLINE bool try_accelerate(Name name, Form form, bool wide, const Word* words, int n, Next& next,
+                                    const void* caller, int* error) {
   const Operation& op = operations[name];
   Comm* comm = look_up(words[op.comm]);
   if (!comm) return false;
@@ -98,8 +98,8 @@ void keep_for_good(std::shared_ptr<void> one) {
 }
 
 // A call from Fortran, with addresses of all that it gave; what MPI does of it goes by the function of C.
-bool taken(Name name, Form form, const Word* given, void* request, Next& next, const void* caller,
-           int* error) {
+bool try_accelerate(Name name, Form form, const Word* given, void* request, Next& next, const void* caller,
+                    int* error) {
   if (!is_ours() || !library().own_fortran()) return false;
   const Operation& op = operations[name];
   Comm* comm = find(converted('c', given[op.comm]));
@@ -146,13 +146,13 @@ Word comm_of_fortran(const void* number) { return handle(comm_f2c, reinterpret_c
 }  // namespace compcoll
 
 // A function of C, which MPI may lack.
-#define C_TAKES(symbol, name, form, wide, parameters, arguments)                        \
-  C_FUNCTION(symbol, parameters) {                                                      \
-    const Word words[] = {arguments};                                                   \
-    constexpr int n = sizeof words / sizeof *words;                                     \
-    int error;                                                                          \
-    if (taken(name, form, wide, words, n, next_##symbol, CALLER, &error)) return error; \
-    return next_##symbol.exists() ? next_##symbol(arguments) : unavailable;             \
+#define C_TAKES(symbol, name, form, wide, parameters, arguments)                                 \
+  C_FUNCTION(symbol, parameters) {                                                               \
+    const Word words[] = {arguments};                                                            \
+    constexpr int n = sizeof words / sizeof *words;                                              \
+    int error;                                                                                   \
+    if (try_accelerate(name, form, wide, words, n, next_##symbol, CALLER, &error)) return error; \
+    return next_##symbol.exists() ? next_##symbol(arguments) : unavailable;                      \
   }
 
 // The three forms of a collective; of a persistent one, an `info` comes before the request.
@@ -163,15 +163,15 @@ Word comm_of_fortran(const void* number) { return handle(comm_f2c, reinterpret_c
           WORDS(A_##n, info, request))
 #define WORDS(...) __VA_ARGS__
 
-#define FORTRAN_TAKES(n, symbol, name, form, plain, parameters, arguments, request) \
-  FORTRAN_FUNCTION(symbol, parameters) {                                            \
-    const Word words[] = {A_##n};                                                   \
-    int result;                                                                     \
-    if (!taken(name, form, words, request, next_##plain, CALLER, &result)) {        \
-      next_##symbol arguments;                                                      \
-      return;                                                                       \
-    }                                                                               \
-    if (error) *error = result;                                                     \
+#define FORTRAN_TAKES(n, symbol, name, form, plain, parameters, arguments, request)   \
+  FORTRAN_FUNCTION(symbol, parameters) {                                              \
+    const Word words[] = {A_##n};                                                     \
+    int result;                                                                       \
+    if (!try_accelerate(name, form, words, request, next_##plain, CALLER, &result)) { \
+      next_##symbol arguments;                                                        \
+      return;                                                                         \
+    }                                                                                 \
+    if (error) *error = result;                                                       \
   }
 
 #define FORTRAN_FORMS(n, name, method, stem, suffix)                                                       \
@@ -293,7 +293,7 @@ int asked = -1;  // the level of threads that the program asked for, where it ha
 C_FUNCTION(Init_thread, (int* argc, char*** argv, int required, int* provided)) {
   int given = 0;
   {
-    Inside within;
+    ReentrancyGuard within;
     int wanted = is_enabled ? library().most_threads : required;
     if (int error = next_Init_thread(argc, argv, wanted, &given)) return error;
     asked = required < given ? required : given;
@@ -302,7 +302,7 @@ C_FUNCTION(Init_thread, (int* argc, char*** argv, int required, int* provided)) 
   // Names that MPI lacks are there where the layer is preloaded, but mpi4py looks for them.
   if (Next::preloaded && is_python()) hook_caller(CALLER);
   // Where Python runs already, it may be in the midst of importing mpi4py, which calls this.
-  return inside || !is_enabled || is_python() ? 0 : begin_program();
+  return reentrant || !is_enabled || is_python() ? 0 : begin_program();
 }
 
 C_FUNCTION(Init, (int* argc, char*** argv)) {
@@ -312,18 +312,18 @@ C_FUNCTION(Init, (int* argc, char*** argv)) {
 
 C_FUNCTION(Query_thread, (int* provided)) {
   int error = next_Query_thread(provided);
-  if (!error && asked >= 0 && !inside) *provided = asked;
+  if (!error && asked >= 0 && !reentrant) *provided = asked;
   return error;
 }
 
 C_FUNCTION(Finalize, ()) {
-  if (!inside) end_layer();
+  if (!reentrant) end_layer();
   int error;
   {
-    Inside within;
+    ReentrancyGuard within;
     error = next_Finalize();
   }
-  if (!inside) end_interpreter();
+  if (!reentrant) end_interpreter();
   return error;
 }
 

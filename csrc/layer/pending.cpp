@@ -44,13 +44,13 @@ int Pending::wait() {
   return settle();
 }
 
-int Pending::leave(Word* request) {
+int Pending::submit(Word* request) {
   completion_ = std::make_shared<engine::Completion>();
   auto self = shared_from_this();
   if (int error = start_request(self, request)) return error;
   const Word handle = *request;
   // The request is complete for MPI before anybody who waits here learns of it.
-  left_ = the_engine().leave(
+  left_ = the_engine().submit(
       task(),
       [self, handle](engine::End end) {
         self->note_end(end);

@@ -24,7 +24,7 @@ class Pending : public std::enable_shared_from_this<Pending> {
   // Waits for it; MPI's code.
   int wait();
   // Leaves it to the engine; the request is complete with it. MPI's code.
-  int leave(Word* request);
+  int submit(Word* request);
   // Waits, at most for so long, until what was left has ended.
   bool join(double seconds = 1e18);
   bool ended() const { return ended_; }

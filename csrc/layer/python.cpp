@@ -10,9 +10,9 @@
 namespace compcoll {
 namespace layer {
 
-thread_local int inside = 0;
+thread_local int reentrant = 0;
 
-void go_inside(int by) { inside += by; }
+void set_reentrant(int by) { reentrant += by; }
 
 namespace {
 
@@ -48,7 +48,7 @@ class Thread {
     if (job_) {  // which may wait for a rank that waits for this one
       lock.unlock();
       std::thread([&] {
-        Inside within;
+        ReentrancyGuard within;
         python_.run([&] { job(python_); });
       }).join();
       return true;
@@ -62,7 +62,7 @@ class Thread {
 
  private:
   void loop() {
-    Inside within;
+    ReentrancyGuard within;
     python_.run([this] {
       std::unique_lock<std::mutex> lock(mutex_);
       for (;;) {
@@ -116,11 +116,11 @@ const Python* python() { return thread().python(); }
 
 bool ask_python(const std::function<void(const Python&)>& job) {
   // An MPI that is for one thread gets calls of one alone.
-  if (inside || library().thread_level < library().thread_serialized) {
+  if (reentrant || library().thread_level < library().thread_serialized) {
     const Python* here = python();
     if (!here) return false;
     Unlocked unlocked;
-    Inside within;
+    ReentrancyGuard within;
     job(*here);
     return true;
   }

@@ -11,14 +11,14 @@
 namespace compcoll {
 namespace layer {
 
-// Set in threads within compcoll: their calls go to MPI as they are.
-extern COMPCOLL_INTERNAL thread_local int inside __attribute__((tls_model("initial-exec")));
-struct Inside {
-  Inside() { ++inside; }
-  ~Inside() { --inside; }
+// Above 0 in threads that are within compcoll: their calls go to MPI as they are.
+extern COMPCOLL_INTERNAL thread_local int reentrant __attribute__((tls_model("initial-exec")));
+struct ReentrancyGuard {
+  ReentrancyGuard() { ++reentrant; }
+  ~ReentrancyGuard() { --reentrant; }
 };
 // Begins that (1), or ends it (-1), in a thread of Python's.
-void go_inside(int by);
+void set_reentrant(int by);
 
 // Python's side of an object of the layer, by a number. Where the object ends no Python may run, so that
 // Python lets go of its side later.
@@ -46,7 +46,6 @@ struct Python {
   void (*prepare)(void* description);  // a `Description` of calls.h
   void (*decide)(void* message);       // a `MessageDescription` of streams.h
   void (*describe)(void* failure);     // a `Failure` of errors.h
-  void (*next_start)(void* start);     // a `NextStart` of calls.h
   void (*load_kernels)(uint64_t comm, int gpu);  // of a communicator's codecs
   void (*finalize)();                  // once, before MPI ends
   void (*run)(const std::function<void()>& loop);  // keeps a state of the thread around a loop

@@ -61,7 +61,7 @@ void Started::add(Word* request, void* status, Comm* comm) {
   notes_.push_back(std::move(note));
 }
 
-void Started::leave() {
+void Started::submit() {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   if (is_left_ || ended_) return;
   if (!rest_) rest_ = std::make_shared<Compared>(plain_, check_);
@@ -72,7 +72,7 @@ void Started::leave() {
     pending->hurry();
     pending->tell_end([self] { self->part_ended(); });
   }
-  left_ = the_engine().leave(rest_, [self](engine::End how) {
+  left_ = the_engine().submit(rest_, [self](engine::End how) {
     if (how != engine::End::DONE) self->late_ = true;
     if (self->late_ || self->differs()) self->end();
     else self->part_ended();
@@ -95,7 +95,7 @@ engine::End Started::wait(double seconds, const std::function<bool()>& interrupt
     if (late_ || how == engine::End::DONE) end();
     return how;
   }
-  leave();
+  submit();
   engine::Progress::Completions all = {left_->completion()};
   for (const auto& pending : pending_) all.push_back(pending->completion());
   return the_engine().progress().wait(all, [this] { return ended(); }, seconds, interrupted);

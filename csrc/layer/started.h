@@ -26,7 +26,7 @@ class Started : public std::enable_shared_from_this<Started> {
   // the communicator's last call says.
   void add(Word* request, void* status, Comm* comm);
   // Leaves it to the progress thread; `take_ended` tells of its end.
-  void leave();
+  void submit();
   // Waits so long at most. LATER where it goes on.
   engine::End wait(double seconds, const std::function<bool()>& interrupted);
 

@@ -13,11 +13,11 @@ namespace layer {
 namespace {
 
 // Requests that a program gave, with those of started calls in the places of what stands for them.
-class Given {
+class RequestArray {
  public:
-  Given(Convention convention, Word given, int64_t n)
-      : convention_(convention), given_(reinterpret_cast<char*>(given)), n_(size_t(std::max<int64_t>(n, 0))) {
-    if (!any_requests() || !given) return;
+  RequestArray(Convention convention, Word array, int64_t n)
+      : convention_(convention), given_(reinterpret_cast<char*>(array)), n_(size_t(std::max<int64_t>(n, 0))) {
+    if (!any_requests() || !array) return;
     for (size_t i = 0; i < n_; i++) {
       Word handle = request_at(convention_, given_ + i * width());
       auto prepared = prepared_of(handle);
@@ -154,16 +154,16 @@ using Plain = std::function<int(Word requests)>;
 using Test = std::function<int(Word requests, bool* done)>;
 
 int wait_one(Convention convention, Word request, const Plain& plain) {
-  Given given(convention, request, 1);
-  given.finish_all();
-  int error = plain(given.get()), first = given.give_back([](size_t, int) {});
+  RequestArray array(convention, request, 1);
+  array.finish_all();
+  int error = plain(array.get()), first = array.give_back([](size_t, int) {});
   return error ? error : first;
 }
 
 int test_one(Convention convention, Word request, const Plain& plain) {
-  Given given(convention, request, 1);
-  if (given.any_of_ours()) Given::step();
-  int error = plain(given.get()), first = given.give_back([](size_t, int) {});
+  RequestArray array(convention, request, 1);
+  if (array.any_of_ours()) RequestArray::step();
+  int error = plain(array.get()), first = array.give_back([](size_t, int) {});
   return error ? error : first;
 }
 
@@ -173,25 +173,25 @@ enum class Kind { all, any, some };
 // Fortran counts from 1.
 int wait_many(Convention convention, Kind kind, bool waits, int n, Word requests, Word statuses,
               const int* indices, const int* n_complete, const Plain& plain, const Test& test = nullptr) {
-  Given given(convention, requests, n);
-  if (!given.any_of_ours()) return plain(requests);
+  RequestArray array(convention, requests, n);
+  if (!array.any_of_ours()) return plain(requests);
   int error = 0;
   if (test) {
-    Given::step();  // of what is there, all is complete
-    given.finish_any([&] {
+    RequestArray::step();  // of what is there, all is complete
+    array.finish_any([&] {
       bool done = false;
-      error = test(given.get(), &done);
+      error = test(array.get(), &done);
       return done || error;
     });
   } else {
-    if (waits) given.finish_all();
-    else Given::step();
-    error = plain(given.get());
+    if (waits) array.finish_all();
+    else RequestArray::step();
+    error = plain(array.get());
   }
   const bool fortran = convention == Convention::fortran;
   if (fortran && is_status_ignore_of_fortran(reinterpret_cast<void*>(statuses))) statuses = 0;
   Several several(statuses, kind == Kind::some ? std::max(*n_complete, 0) : n, error);
-  int first = given.give_back([&](size_t index, int code) {
+  int first = array.give_back([&](size_t index, int code) {
     if (kind == Kind::any) return;
     if (kind == Kind::all) return several(index, code);
     for (int k = 0; k < *n_complete; k++)
@@ -259,7 +259,7 @@ C_FUNCTION(Request_get_status, (Word request, Word flag, Word status)) {
   if (any_requests()) {
     if (auto prepared = prepared_of(library().handle_of(request)); prepared && prepared->started)
       request = prepared->started;
-    if (pending_of(library().handle_of(request))) Given::step();
+    if (pending_of(library().handle_of(request))) RequestArray::step();
   }
   return next_Request_get_status(request, flag, status);
 }

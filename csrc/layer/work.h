@@ -49,9 +49,7 @@ class Work : public Pending {
   Word plain = 0;
   std::vector<Word*> plains;
 
-  // Of a trial: which of its calls this is, and since when.
-  int64_t turn = -1;
-  double began = 0;
+  double began = 0;  // when the call started
   // Things that end with it: what a persistent call is started from.
   std::vector<std::shared_ptr<void>> keep;
   // Copies on the host of what lies on GPUs, which gets what was received.

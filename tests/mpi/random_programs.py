@@ -19,7 +19,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -160,8 +159,9 @@ def main() -> int:
         devices, installed = Devices(world.rank), standin.installed()
     from random_steps import prepare_auto
 
-    with tempfile.TemporaryDirectory() as folder, installed:
-        prepare_auto(folder)
+    with installed:
+        os.environ["COMPCOLL_TABLE"] = "off"
+        prepare_auto()
         numbers: Any = range(options.first, options.first + options.count)
         if options.only is not None:
             numbers = [options.only]

@@ -15,7 +15,7 @@ from common import BF16, bits, data
 
 import compcoll
 from compcoll import checkpoint
-from compcoll.checkpoint import Checkpointer, Part, folders
+from compcoll.checkpoint import Checkpointer, Part, sets
 from compcoll.checkpoint import checkpointer as module
 
 N = 50_001
@@ -232,18 +232,21 @@ def test_errors_of_one_rank(comm, agree, folder):
 @pytest.mark.parametrize("codec", ["lossless", "delta"])
 def test_flushes_that_fail(comm, agree, folder, monkeypatch, codec):
     """Those of one rank, and the program goes on: the sets before stay in the shared folder."""
-    write, shared = folders.write, folder / "shared"
+    write, shared = sets.write, folder / "shared"
     ours = Checkpointer(shared, comm, local=folder / f"local-{comm.rank}", codec=codec, whole_every=2)
     errors = []
 
     def written(into, name, data):
         path = Path(into)
-        if path.parent == shared and 3 <= folders.step_of(path.name) < 10 and comm.rank == comm.size - 1:
+        if path.parent == shared and 3 <= int(path.name.split("-")[1]) < 10 and comm.rank == comm.size - 1:
             raise OSError(errno.ENOSPC, "No space left on device", into)
         write(into, name, data)
 
-    monkeypatch.setattr(folders, "write", written)
+    monkeypatch.setattr(sets, "write", written)
     for step in range(1, 13):
+        if step == 6 and comm.rank == comm.size - 1:
+            with pytest.raises(OSError, match="No space"):
+                ours.wait()
         try:
             ours.save(arrays(comm.rank, step), step)
             saved = step
@@ -295,7 +298,7 @@ def test_a_full_disk_when_a_set_is_loaded(comm, agree, folder, monkeypatch):
     def full(into, name, data):
         raise OSError(errno.ENOSPC, "No space left on device", into)
 
-    monkeypatch.setattr(folders, "write", full)
+    monkeypatch.setattr(sets, "write", full)
     with pytest.warns(RuntimeWarning, match=r"rank 1 could not rebuild .* No space left"):
         loaded = ours.load()
     assert agree(equal(loaded.arrays, arrays(comm.rank, 1)) and not loaded.rebuilt)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import demo
 from benchmarks.demo import figure
+from benchmarks.demo import program as demo
 from compcoll import Comm
 
 FLOW = demo.Flow(n=12, viscosity=0.02, dt=0.1, steps=6, every=2)

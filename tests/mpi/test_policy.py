@@ -158,13 +158,8 @@ def test_strict(comm, agree):
 
 
 @many
-def test_report_after_declined_vector_calls(comm, agree, monkeypatch, tmp_path):
+def test_report_after_declined_vector_calls(comm, agree):
     """Of the call that was declined, not of the one before."""
-    from compcoll.model import profile
-
-    fast = profile.FABRICS["pcie4"]
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
-    profile.save(profile.MachineProfile("test", fast, fast))
     ours = compcoll.Comm(comm, "auto", min_nbytes=1000)
     part, whole = data(N, "f4", comm.rank), np.zeros(N * comm.size, "f4")
     root = comm.rank == 0
@@ -226,3 +221,10 @@ def test_a_codec_takes_the_place_of_rules(comm, agree):
     other = base.using("szp:abs=0.001")
     other.Bcast(got)
     assert agree(other.report.codec == "szp:abs=0.001")
+
+
+def test_a_condition_of_a_policy_holds_unless_the_call_names_one(comm, agree):
+    policy = {"codec": "lossless", "when": "pays"}
+    assert agree(compcoll.Comm(comm, policy=policy).policy.when == "pays")
+    assert agree(compcoll.Comm(comm, policy=policy, when="always").policy.when == "always")
+    assert agree(compcoll.Comm(comm, "lossless").policy.when == "always")

@@ -16,8 +16,8 @@ ON_OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
 
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore:the 'buf' argument is deprecated:UserWarning")
-def test_programs(comm, capfd, monkeypatch, tmp_path):
-    prepare_auto(str(tmp_path), monkeypatch)
+def test_programs(comm, capfd, monkeypatch):
+    prepare_auto(monkeypatch)
     with capfd.disabled():  # a program that ends the process says so
         # On more ranks than small machines have cores; Open MPI 4.1 hangs in number 62 by itself.
         count = 200 if comm.size <= 2 else 60
@@ -31,8 +31,8 @@ def test_programs(comm, capfd, monkeypatch, tmp_path):
 @pytest.mark.skipif(ON_OPEN_MPI, reason="Open MPI 4.1 hangs in some of the programs by itself")
 @pytest.mark.timeout(200)
 @pytest.mark.filterwarnings("ignore:the 'buf' argument is deprecated:UserWarning")
-def test_programs_with_an_interrupt(comm, capfd, monkeypatch, tmp_path):
-    prepare_auto(str(tmp_path), monkeypatch)
+def test_programs_with_an_interrupt(comm, capfd, monkeypatch):
+    prepare_auto(monkeypatch)
     with capfd.disabled():
         count = (30 if comm.size <= 2 else 10) // (1 if EXHAUSTIVE else 3)
         assert check_programs(comm, 4, range(count), interrupt=True) == []
@@ -40,10 +40,10 @@ def test_programs_with_an_interrupt(comm, capfd, monkeypatch, tmp_path):
 
 @pytest.mark.timeout(200)
 @pytest.mark.filterwarnings("ignore:the 'buf' argument is deprecated:UserWarning")
-def test_programs_with_memory_of_gpus(comm, device, capfd, monkeypatch, tmp_path):
+def test_programs_with_memory_of_gpus(comm, device, capfd, monkeypatch):
     if comm.size > 3 or ON_OPEN_MPI:
         pytest.skip("tried on up to 3 ranks of MPICH")
-    prepare_auto(str(tmp_path), monkeypatch)
+    prepare_auto(monkeypatch)
     with capfd.disabled():
         count = 60 // (1 if EXHAUSTIVE else 4)
         assert check_programs(comm, 5, range(count), devices=Devices(comm.rank)) == []

@@ -360,8 +360,8 @@ def most_calls():
 
 @pytest.mark.timeout(600 if EXHAUSTIVE else 60)
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["lossless", "rules", "auto"])
-def test_random_calls_go_the_same_way(comm, agree, nodes_of_one, tmp_path, monkeypatch, most_calls, which):
-    prepare_auto(str(tmp_path), monkeypatch)
+def test_random_calls_go_the_same_way(comm, agree, nodes_of_one, monkeypatch, most_calls, which):
+    prepare_auto(monkeypatch)
     comm.Barrier()
     d, ours, ways, reasons, n_large = Draw(which + 10, comm), None, set(), [], 0
     forms = [0, 0, 0, 1] + [2] * (MPI.Get_version() >= (4, 0))

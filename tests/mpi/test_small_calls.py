@@ -10,9 +10,7 @@ from mpi4py import MPI
 import compcoll
 from compcoll import prepare
 from compcoll.engine import _engine
-from compcoll.model import profile
-from compcoll.model import trials as ask
-from compcoll.schedule.virtual import Link
+from compcoll.policy import trial
 
 many = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
 SMALL, LARGE = 50, 50_000
@@ -133,13 +131,11 @@ def test_strict_is_content_with_small_calls(comm, agree):
 
 
 @pytest.fixture
-def declining(comm, nodes_of_one, tmp_path, monkeypatch):
-    """A communicator whose network is not worth compressing for, and whose calls are renewed soon."""
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
-    monkeypatch.setattr(ask, "RENEW", 5)
-    if comm.rank == 0:
-        link = Link(1e-6, 1e12)
-        profile.save(profile.MachineProfile("test", link, link))
+def declining(comm, nodes_of_one, monkeypatch):
+    """A communicator whose network is not worth compressing for, and whose calls are looked at often."""
+    monkeypatch.setattr(trial, "WARM", 5)
+    monkeypatch.setattr(trial, "LOOKS", tuple(range(5, 100, 5)))
+    monkeypatch.setattr(trial, "GAIN", 0.0)
     fresh = comm.Dup()
     yield compcoll.Comm(fresh, codec="auto", min_nbytes=1000)
     fresh.Free()
@@ -154,8 +150,8 @@ def test_declined_calls_are_counted_alike(comm, declining, agree):
         declining.Allgather(mine, [got, row] if comm.rank % 2 and i % 3 else got)
         row.Free()
         assert agree("plain MPI" in declining.report.reason and not declining.report.accelerated)
-    (trial,) = declining._marked.advisor._trials.values()
-    assert agree(len(set(comm.allgather(trial.count.calls))) == 1)
+    (kind,) = declining._marked.advisor._kinds.values()
+    assert agree(len(set(comm.allgather(kind.count.calls))) == 1)
     want = np.stack([data(LARGE, "f4", r) for r in range(comm.size)])
     assert agree(bits(got) == bits(want))
 

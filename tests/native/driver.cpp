@@ -13,9 +13,7 @@
 #include "standin.h"
 
 namespace compcoll {
-namespace CC_LEVEL {
-extern const Level level;
-}
+namespace CC_LEVEL { extern const Level level; }
 namespace standin {
 namespace {
 
@@ -94,7 +92,7 @@ void all_at_once(World& world, const std::vector<Case>& cases, int rank, int wor
       ends.push_back(promise->get_future());
       pending.emplace_back();
       if ((i + round) % 3)
-        pending.back() = engine.leave(parts.back()->run, [promise](End end) { promise->set_value(end); });
+        pending.back() = engine.submit(parts.back()->run, [promise](End end) { promise->set_value(end); });
     }
     for (size_t i = 0; i < parts.size(); i++) {
       // A third each is waited for by its driver, by somebody beside the progress thread, and by its end alone.
@@ -104,8 +102,9 @@ void all_at_once(World& world, const std::vector<Case>& cases, int rank, int wor
       else end = ends[i].get();
       std::string what = parts[i]->one.name + " on rank " + std::to_string(rank);
       const engine::Error& error = parts[i]->run->error();
-      check(end == End::DONE && !error, what + " ends without an error, not " + std::to_string(int(error.problem)) +
-                                            " with status " + std::to_string(error.status));
+      check(end == End::DONE && !error, what + " ends without an error, not " +
+                                            std::to_string(int(error.problem)) + " with status " +
+                                            std::to_string(error.status));
       check(parts[i]->right(rank), what + " is right");
     }
   }
@@ -143,12 +142,13 @@ void alone(const Case& one) {
   check(engine::now() - start > 0.05, "but not too early");
   std::promise<End> ended;
   Part pending(impatient, world, one, 0, 1);
-  impatient.leave(pending.run, [&](End end) { ended.set_value(end); });
+  impatient.submit(pending.run, [&](End end) { ended.set_value(end); });
   check(ended.get_future().get() == End::TIMEOUT, "the progress thread gives up too");
   engine::Engine patient(false, 60);
   Part broken_off(patient, world, one, 0, 2);
   int asked = 0;
-  check(patient.wait({broken_off.run}, 1e9, [&] { return ++asked == 3; }) == End::INTERRUPTED, "a wait is broken off");
+  check(patient.wait({broken_off.run}, 1e9, [&] { return ++asked == 3; }) == End::INTERRUPTED,
+        "a wait is broken off");
 }
 
 // Without a thread of its own, calls move on what was left.
@@ -161,7 +161,7 @@ void without_thread(const std::vector<Case>& cases) {
       engine::Engine engine(false, 60);
       std::atomic<bool> ended{false};
       Part pending(engine, world, one, int(rank), 0), waited(engine, world, one, int(rank), 1);
-      engine.leave(pending.run, [&](End) { ended = true; });
+      engine.submit(pending.run, [&](End) { ended = true; });
       check(engine.wait({waited.run}, 1e9, never) == End::DONE, "what is waited for ends");
       while (!ended)
         if (!engine.progress().step()) std::this_thread::yield();

@@ -13,7 +13,9 @@ from terminal import words
 
 import compcoll
 from compcoll.cli import COMMANDS, launch
-from compcoll.cli.measure import Measurement, default_specs, measure
+from compcoll.cli.choose import Goal
+from compcoll.cli.measure import Measurement, Subject
+from compcoll.codecs.registry import default_specs
 
 
 @pytest.fixture
@@ -77,8 +79,7 @@ def test_info_tells_versions_codecs_and_levels(run):
     facts = json.loads(run("info", "--json").output)
     assert facts["versions"]["compcoll"] == compcoll.__version__
     assert set(facts["codecs"]) == set(compcoll.codecs())
-    assert facts["codecs"]["raw"].startswith("lossless. No compression")
-    assert facts["processor"]["level in use"] in facts["processor"]["levels available"]
+    assert (facts["codecs"]["raw"], facts["codecs"]["zfp"]) == ("lossless", "lossy")
     printed = run("info").output
     assert all(section in printed for section in facts)
 
@@ -86,9 +87,13 @@ def test_info_tells_versions_codecs_and_levels(run):
 def test_info_names_the_extra_of_a_missing_package(run, monkeypatch):
     from compcoll.cli import info
 
+    def version(package):
+        raise info.PackageNotFoundError
+
+    monkeypatch.setattr(info, "version", version)
     monkeypatch.setattr(info, "find_spec", lambda name: None)
     facts = json.loads(run("info", "--json").output)
-    assert "pip install 'compcoll[bench]'" in facts["optional packages"]["scipy"]
+    assert facts["versions"]["scipy"] == "missing: pip install 'compcoll[bench]'"
     assert facts["GPU"] == {"devices": "unknown without CuPy"}
 
 
@@ -106,6 +111,25 @@ def test_info_names_an_mpiexec_of_another_library(run, monkeypatch, tmp_path, ve
     monkeypatch.setattr(info, "find_mpiexec", lambda: str(mpiexec))
     told = json.loads(run("info", "--json").output)["MPI"]["mpiexec"]
     assert (f"({of}'s: " in told) == (of not in MPI.Get_library_version())
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        (None, "compcoll/table-1, not there yet"),
+        ("off", "none (COMPCOLL_TABLE=off)"),
+        ("read", "compcoll/table-1, not there yet (COMPCOLL_TABLE=read)"),
+        ("mine", "mine"),
+    ],
+)
+def test_info_names_the_tables_of_trials(run, tmp_path, monkeypatch, setting, says):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("COMPCOLL_TABLE", raising=False)
+    (tmp_path / "mine").mkdir()
+    if setting:
+        monkeypatch.setenv("COMPCOLL_TABLE", str(tmp_path / "mine") if setting == "mine" else setting)
+    facts = json.loads(run("info", "--json").output)
+    assert facts["files"]["tables of trials"].removeprefix(f"{tmp_path}/") == says
 
 
 def test_info_without_an_mpi_library(run, monkeypatch):
@@ -127,7 +151,7 @@ def test_codec_measures_every_codec_by_default(run, ramp):
 
 def test_codec_prints_a_table_and_draws(run, ramp, tmp_path, halved):
     plot = tmp_path / "out.png"
-    result = run("codec", ramp, "-c", "raw", "-c", "halved", "--plot", plot, "--seconds", "0.001")
+    result = run("codec", ramp, "-c", "raw", "-c", "halved", "--out", plot, "--seconds", "0.001")
     assert result.exit_code == 0
     assert "ramp.npy" in result.output
     assert "0, exact" in result.output
@@ -136,7 +160,7 @@ def test_codec_prints_a_table_and_draws(run, ramp, tmp_path, halved):
 
 def test_lossy_codec_is_measured_as_it_is(halved):
     array = np.linspace(0, 1, 1001, dtype=np.float32)
-    result = measure("halved", array, 0.001)
+    result = Subject(array).measure("halved", 0.001)
     error = array.astype(np.float64) - array.astype(np.float16)
     assert result.max_error == np.abs(error).max()
     assert result.psnr == pytest.approx(-10 * np.log10(np.mean(error**2)))
@@ -150,7 +174,7 @@ def test_lossy_codec_is_measured_as_it_is(halved):
 def test_harm_to_what_is_not_finite_shows(halved, monkeypatch, sent, error):
     monkeypatch.setattr(Halved, "encode_payload", lambda self, src, dst: (0, 0.0, (0, 0)))
     monkeypatch.setattr(Halved, "decode_payload", lambda self, info, payload, dst: dst.fill(sent) or 0)
-    result = measure("halved", np.full(8, np.inf, np.float32), 0.001)
+    result = Subject(np.full(8, np.inf, np.float32)).measure("halved")
     assert np.array_equal(result.max_error, error, equal_nan=True)
 
 
@@ -195,18 +219,16 @@ def test_shape_reaches_the_codec(run, tmp_path):
         (["empty.npy", "--snr", "20"], "has no elements"),
         (["broken.npy"], "cannot be read as .npy"),
         (["broken.npz"], "cannot be read as .npz"),
-        (["ramp.npy", "--member", "a"], "is not a .npz file"),
-        (["seven.bin", "--dtype", "u1", "--member", "a"], "is not a .npz file"),
-        (["two.npz"], "holds 2 arrays: --member takes one of a, b"),
-        (["two.npz", "--member", "c"], "has no array 'c'; it has a, b"),
+        (["two.npz"], "holds 2 arrays, not one: a, b"),
         (["ramp.npy", "-c", "zfp:rate=40"], "zfp:rate=40: rate = 40 bits per value is more than the 32"),
-        (["ramp.npy", "--error", "0"], "0 is not a finite number above 0"),
-        (["ramp.npy", "--rel", "nan"], "nan is not a finite number above 0"),
-        (["ramp.npy", "--snr", "inf"], "inf is not a finite number above 0"),
-        (["ramp.npy", "--error", "small"], "'small' is not a number"),
+        (["ramp.npy", "--error", "0"], "0.0 is not in the range 0<x<="),
+        (["ramp.npy", "--snr", "inf"], "inf is not in the range 0<x<="),
+        (["ramp.npy", "--error", "small"], "'small' is not a valid float"),
+        (["ramp.npy", "--link", "10gb"], "'10gb' is not a bandwidth such as 10gbe"),
+        (["ramp.npy", "--link", "0GB/s"], "'0GB/s' is not a bandwidth"),
         (["text.npy"], "holds <U1, which is not supported"),
         (["ramp.npy", "--dtype", "f8"], "holds float32, not float64"),
-        (["ramp.npy", "-c", "raw", "--plot", "figure.nonsense"], "the figure cannot be written"),
+        (["ramp.npy", "-c", "raw", "--out", "figure.nonsense"], "the figure cannot be written"),
     ],
 )
 def test_codec_says_what_is_wrong(run, ramp, tmp_path, monkeypatch, arguments, message):
@@ -228,20 +250,36 @@ def test_figure_of_many_codecs(tmp_path):
     from compcoll.cli.figure import draw
 
     results = [
-        Measurement(f"codec{i}", "raw", i % 2 == 0, 1 + i, 0.0, 40.0 * (i % 2), 1 + i, 2 + i)
+        Measurement(f"codec{i}", "raw", (9,), i % 2 == 0, 1 + i, 8, 0.0, 40.0, 40.0, 1 + i, 2 + i)
         for i in range(20)
     ]
-    draw(results, "many", tmp_path / "many.png")
+    draw(results, {}, Goal(), "many", tmp_path / "many.png")
     assert (tmp_path / "many.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_speed_up_on_a_link():
+    """8 chunks through encoding, the link and decoding: the slowest of them in full, the others once."""
+    x = Measurement("codec", "codec", (9,), False, 4.0, 8, encode_gbs=10.0, decode_gbs=5.0)
+    assert x.speedup(1e9) == pytest.approx(1 / (0.25 + (0.1 + 0.2) / 8))
+    assert x.speedup(50e9) == pytest.approx(0.02 / (0.2 + (0.1 + 0.005) / 8))
+
+
+@pytest.mark.parametrize(
+    ("text", "bandwidth"),
+    [("1gbe", 1.25e8), ("2.5gbe", 3.125e8), ("hdr", 25e9), ("1.25 GB/s", 1.25e9), ("400Mb/s", 5e7)],
+)
+def test_codec_predicts_for_a_link(run, ramp, text, bandwidth):
+    arguments = ("codec", ramp, "-c", "raw", "--seconds", "0.001", "--link", text)
+    (row,) = json.loads(run(*arguments, "--json").output)["results"]
+    times = [1 / row["ratio"], *(bandwidth / 1e9 / row[f"{way}_gbs"] for way in ("encode", "decode"))]
+    assert row["speedup"] == {text: pytest.approx(1 / (max(times) + (sum(times) - max(times)) / 8))}
+    assert text in run(*arguments).output
 
 
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (["explain", "Alltoall", "4M", "--plot", "FILE"], "the time line cannot be written"),
-        (["codec", "NPY", "--plot", "FILE"], "the figure cannot be written"),
         (["codec", "NPY", "--error", "1e-3", "--out", "FILE"], "the figure cannot be written"),
-        (["demo", "--out", "FILE"], "the figure cannot be written"),
         (["run", "--trace", "FILE", "-n", "2", "NPY"], "the trace cannot be written"),
         (["report", "FOLDER", "--out", "FILE"], "the report cannot be written"),
     ],
@@ -336,29 +374,7 @@ def test_bench_that_is_interrupted_says_so_in_a_line():
     assert "Traceback" not in said
 
 
-def test_codec_on_a_narrow_terminal(run, ramp, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    result = run("codec", ramp, "--seconds", "0.001")
-    assert result.exit_code == 0
-    assert {"zfp:rate=16", "szp:rel=1e-3", "int8"} <= {line.strip() for line in result.output.splitlines()}
-
-
-def test_benchmarks_are_found():
-    demo = launch.benchmark("demo")
-    assert demo.__name__ == "compcoll.benchmarks.demo"
-    assert demo.Flow().n % 4 == 0
-
-
-def test_missing_package_of_a_benchmark_is_named(monkeypatch):
-    launch.benchmark("demo")
-    for name in ("demo", "demo.program", "demo.taylor_green", "demo.slab_fft"):
-        monkeypatch.delitem(sys.modules, f"compcoll.benchmarks.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "scipy", None)
-    with pytest.raises(launch.click.ClickException, match=r"needs the package scipy.*compcoll\[bench\]"):
-        launch.benchmark("demo")
-
-
-@pytest.mark.parametrize("name", ["bench", "demo", "explain", "run", "tune"])
+@pytest.mark.parametrize("name", ["bench", "run", "tune"])
 def test_options_are_spelt_alike(run, name):
     said = run(name, "--help").output
     assert "-n, --ranks INTEGER" in said

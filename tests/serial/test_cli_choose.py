@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from terminal import words
 
 import compcoll
-from compcoll.cli.choose import Goal, _first, families, sample, search
+from compcoll.cli.choose import Goal, ladders, sample, search
 from compcoll.cli.measure import Subject
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -68,16 +68,16 @@ def test_what_is_chosen_keeps_the_error(dtype, shape, exponent, by_error, seed, 
     )
     subject = Subject(array)
     goal = Goal(error=subject.peak * 10**exponent) if by_error else Goal(snr=-20 * exponent)
-    choices = [search(f, subject, subject, goal, 1e-4) for f in families(array, subject.peak, goal)]
-    met = [c for c in choices if c.is_met]
-    assert {"lossless"} <= {c.found.codec for c in met}
-    for choice in met:
-        decoded, info = coded(choice.found.codec, array, choice.shape)
+    results = [search(ladder, subject, subject, goal, 1e-4) for ladder in ladders(array, subject.peak, goal)]
+    met = [found for found, is_met in results if is_met]
+    assert {"lossless"} <= {found.codec for found in met}
+    for found in met:
+        decoded, info = coded(found.codec, array, found.coded_shape)
         largest, snr = errors(array, decoded)
-        assert largest <= goal.error, choice
-        assert snr >= goal.snr - 1e-9, choice
-        assert choice.found.max_error == pytest.approx(float(largest), rel=1e-12, abs=1e-300)
-        assert info.codec == choice.found.coded_as
+        assert largest <= goal.error, found
+        assert snr >= goal.snr - 1e-9, found
+        assert found.max_error == pytest.approx(float(largest), rel=1e-12, abs=1e-300)
+        assert info.codec == found.coded_as
 
 
 @quick
@@ -86,25 +86,18 @@ def test_a_bit_less_does_not_keep_it(dtype, exponent, by_error, seed):
     array = field(dtype, (1500,), seed)
     subject = Subject(array)
     goal = Goal(error=subject.peak * 10**exponent) if by_error else Goal(snr=-20 * exponent)
-    ladders = {f.label: f for f in families(array, subject.peak, goal)}
-    found = search(ladders["bfp"], subject, subject, goal, 1e-4).found
+    by_label = {ladder.label: ladder for ladder in ladders(array, subject.peak, goal)}
+    found, _ = search(by_label["bfp"], subject, subject, goal, 1e-4)
     n = int(found.codec.removeprefix("bfp:bits="))
     assume(n > 2)
     largest, snr = errors(array, coded(f"bfp:bits={n - 1}", array)[0])
     assert largest > goal.error or snr < goal.snr
-    bound = float(search(ladders["szp"], subject, subject, goal, 1e-4).found.codec.removeprefix("szp:abs="))
+    found, _ = search(by_label["szp"], subject, subject, goal, 1e-4)
+    bound = float(found.codec.removeprefix("szp:abs="))
     if by_error:
         assert goal.error * (1 - 1e-3) <= bound <= goal.error
     else:  # the next step of the ladder
         assert errors(array, coded(f"szp:abs={bound * 1.2!r}", array)[0])[1] < goal.snr
-
-
-@given(st.integers(1, 60), st.data())
-def test_search_finds_the_first(n, data):
-    first, guess = data.draw(st.integers(0, n)), data.draw(st.integers(0, n - 1))
-    asked = []
-    assert _first(n, lambda i: asked.append(i) or i >= first, guess) == first
-    assert len(set(asked)) == len(asked) <= 2 * n.bit_length() + 2
 
 
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=3), st.integers(1, 20000))
@@ -201,7 +194,7 @@ def test_an_error_above_all_values_is_pointed_out(run, tmp_path):
 def test_integers_are_coded_losslessly(run, tmp_path, dtype):
     np.save(tmp_path / "a.npy", np.arange(5000).astype(dtype))
     result = run("codec", tmp_path / "a.npy", "--error", "3", "--seconds", "1e-4")
-    assert f"{np.dtype(dtype)} is only ever coded losslessly" in result.output
+    assert "no lossy codec keeps that error" in result.output
     assert all(row["lossless"] for row in chosen(run, tmp_path / "a.npy", "--error", "3")["results"])
 
 
@@ -242,11 +235,9 @@ def test_large_files_are_sampled(run, tmp_path):
     assert about["nbytes"] == array.nbytes
 
 
-def test_member_of_an_archive(run, tmp_path):
-    np.savez(tmp_path / "one.npz", a=field("f4", (500,)))
-    np.savez_compressed(tmp_path / "two.npz", a=np.arange(3), b=field("f8", (40, 3)))
-    assert chosen(run, tmp_path / "one.npz", "--snr", "40")["shape"] == [500]
-    about = chosen(run, tmp_path / "two.npz", "--member", "b", "--snr", "40")
+def test_array_of_an_archive(run, tmp_path):
+    np.savez_compressed(tmp_path / "one.npz", b=field("f8", (40, 3)))
+    about = chosen(run, tmp_path / "one.npz", "--snr", "40")
     assert (about["shape"], about["dtype"]) == ([40, 3], "float64")
     assert any("dim=3" in row["codec"] for row in about["results"])
 
@@ -254,7 +245,7 @@ def test_member_of_an_archive(run, tmp_path):
 def test_picture_of_all_codecs(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("a.npy", field("f4", (40, 40)))
-    result = run("codec", "a.npy", "--error", "1e-3", "--seconds", "1e-4", "--out")
+    result = run("codec", "a.npy", "--error", "1e-3", "--seconds", "1e-4", "--out", "out/codecs.png")
     assert "Figure: out/codecs.png" in result.output
     assert (tmp_path / "out" / "codecs.png").read_bytes().startswith(b"\x89PNG")
     np.save("i.npy", np.arange(100))

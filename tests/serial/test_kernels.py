@@ -1,4 +1,4 @@
-"""``compcoll kernels``, and what it reads out of compilers' and disassemblers' output."""
+"""``compcoll info --kernels``, and what it reads out of compilers' and disassemblers' output."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ ptxas info    : Used 40 registers, used 1 barriers, 1416 bytes smem
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, ["kernels", *arguments])
+    return CliRunner().invoke(main, ["info", "--kernels", *arguments])
 
 
 @pytest.fixture

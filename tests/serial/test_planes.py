@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
+from benchmarks.simulation.virtual import Profile, simulate
 from compcoll import FrameError, codec, inspect
 from compcoll.algorithms.catalog import program
 from compcoll.codecs.shapes import PADDING, fitted
@@ -20,7 +21,6 @@ from compcoll.operations import ALGORITHMS, REDUCTIONS
 from compcoll.schedule import planes
 from compcoll.schedule.graph import Kind
 from compcoll.schedule.trace import chunk_step, trace
-from compcoll.schedule.virtual import Profile, simulate
 
 zfpy = pytest.importorskip("zfpy")
 #: Chunks of 1024 elements, which 4 planes of 12 x 20 nearly are.

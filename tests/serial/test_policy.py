@@ -7,13 +7,13 @@ from compcoll import Policy, Rule, codec
 from compcoll.engine.group import RankFacts, facts_of
 from compcoll.operations import REDUCTIONS
 from compcoll.policy import choices, make_policy
-from compcoll.policy.policy import MIN_NBYTES
+from compcoll.policy.policy import MIN_NBYTES, Place
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
 
 
 def decide(policy, op="Alltoall", dtype=F4, nbytes=1 << 20, size=4, comm="", link="network", element=None):
-    return policy.decide(op, dtype, nbytes, size, comm, link, element=element)
+    return policy.decide(op, dtype, nbytes, Place(size, comm, link), element)
 
 
 def test_default_keeps_the_bits_of_mpi():
@@ -27,7 +27,7 @@ def test_default_keeps_the_bits_of_mpi():
             assert "floating-point sums" in decide(Policy(), op, dtype).reason
             assert decide(Policy("lossless"), op, dtype).codec is not None
         assert decide(Policy(), op, I8).codec == codec("lossless")
-        kept = Policy().decide(op, F4, 1 << 20, 4, "", "network", exact_sums=False)
+        kept = Policy().decide(op, F4, 1 << 20, Place(4, exact_sums=False))
         assert kept.codec == codec("lossless")
         assert kept.ask
 
@@ -76,16 +76,16 @@ def test_reductions_keep_the_compressed_form_where_the_codec_can_add():
 
 
 def test_pays_is_left_to_the_model():
-    assert Policy().asks_model("network")
-    assert not Policy().asks_model("node")
+    assert Policy().needs_measurement("network")
+    assert not Policy().needs_measurement("node")
     pays = Policy("lossless", "pays")
     assert decide(pays).ask
     assert decide(pays, link="node").ask
-    assert pays.asks_model("node")
-    assert not Policy("lossless").asks_model("network")
-    assert Policy("lossless", rules=(Rule(op=("Bcast",), codec="auto"),)).asks_model("network")
+    assert pays.needs_measurement("node")
+    assert not Policy("lossless").needs_measurement("network")
+    assert Policy("lossless", rules=(Rule(op=("Bcast",), codec="auto"),)).needs_measurement("network")
     rule = Policy("lossless", rules=(Rule(op=("Bcast",), when="pays"),))
-    assert rule.asks_model("node")
+    assert rule.needs_measurement("node")
     assert decide(rule, op="Bcast").ask
     assert not decide(rule).ask
 
@@ -144,7 +144,7 @@ def test_no_codec_leaves_calls_to_mpi():
     assert decide(policy, "Bcast").reason == "the policy's codec is none"
     assert decide(policy, "Alltoall").codec is not None
     assert make_policy(None, "none").codec == "none"
-    assert not policy.asks_model("network")
+    assert not policy.needs_measurement("network")
 
 
 def test_the_reason_of_small_messages_does_not_depend_on_their_size():
@@ -233,7 +233,7 @@ def test_chunks_that_a_codec_may_leave_as_they_are_are_smaller():
 )
 def test_broadcasts_go_along_a_chain_where_the_wire_is_shared(nbytes, size, link, ranks_per_node, expected):
     policy = Policy(codec="zfp:rate=8")
-    assert policy.decide("Bcast", F4, nbytes, size, "", link, ranks_per_node).algorithm == expected
+    assert policy.decide("Bcast", F4, nbytes, Place(size, "", link, ranks_per_node)).algorithm == expected
 
 
 def test_sizes_as_people_and_numpy_write_them():
@@ -253,12 +253,12 @@ def test_chunks_and_windows_where_all_ranks_have_gpus():
     policy = Policy("lossless", min_nbytes=0)
     for op in ("Alltoall", "Allgather", "Bcast", "Allreduce", "Alltoallv"):
         for nbytes in (1 << 20, 64 << 20, 1 << 30):
-            found = policy.decide(op, np.dtype("f4"), nbytes, 4, "", "network", gpus=True)
+            found = policy.decide(op, np.dtype("f4"), nbytes, Place(4, gpus=True))
             chunk = 8 << 20 if op == "Alltoallv" else min(max(nbytes // 4, 1 << 20), 8 << 20)
             assert found.chunk_nbytes == chunk
             window = choices.window(op, found.chunk_nbytes, found.codec, gpus=True)
             assert window * found.chunk_nbytes >= 32 << 20
-            host = policy.decide(op, np.dtype("f4"), nbytes, 4, "", "network")
+            host = policy.decide(op, np.dtype("f4"), nbytes, Place(4))
             assert host.chunk_nbytes < 4 << 20
             window = choices.window(op, host.chunk_nbytes, host.codec)
             assert window == 4 or op == "Alltoall"

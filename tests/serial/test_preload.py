@@ -1,4 +1,4 @@
-"""Programs in C and Fortran under ``compcoll run``, and what `compcoll preload` names."""
+"""Programs in C and Fortran under ``compcoll run``, and what `compcoll info --preload` prints."""
 
 import ctypes
 import os
@@ -217,7 +217,7 @@ def test_functions_follow_from_the_table(operation):
 
 
 def test_the_path_is_printed():
-    result = run(sys.executable, "-m", "compcoll", "preload")
+    result = run(sys.executable, "-m", "compcoll", "info", "--preload")
     assert Path(result.stdout.strip()).is_file()
     assert environment()["LD_PRELOAD"].split(":")[0] == result.stdout.strip()
 

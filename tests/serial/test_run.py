@@ -10,8 +10,6 @@ import pytest
 
 import compcoll
 from compcoll.cli.launch import find_mpiexec
-from compcoll.model.profile import MachineProfile, save
-from compcoll.schedule.virtual import Link
 
 RUN = [sys.executable, "-m", "compcoll", "run", "--codec", "lossless"]
 BY_DEFAULT = RUN[:-2]
@@ -230,25 +228,13 @@ def test_by_default_only_what_gains_is_accelerated(program, tmp_path):
     result = run(*BY_DEFAULT, "-n", 2, path)
     assert result.stdout.split() == ["auto", "auto"]
     assert summary(result.stderr)[1] == 0
-    assert "all ranks share memory; --codec lossless compresses all the same" in result.stderr
+    assert "none of these bytes accelerated: auto leaves messages inside a node to MPI" in result.stderr
     auto = tmp_path / "auto.py"
     auto.write_text("import compcoll.auto\n" + path.read_text())
     assert started(2, auto).stdout.split() == ["auto", "auto"]
     assert run(*BY_DEFAULT, "-n", 2, path, COMPCOLL_CODEC="mpc").stdout.split() == ["mpc", "mpc"]
     small = run(*RUN, "-n", 2, "--min-nbytes", 1 << 30, path)
     assert "none of these bytes accelerated: the messages are below min_nbytes" in small.stderr
-
-
-def test_it_is_said_where_plain_mpi_is_faster(program, tmp_path):
-    """By the profile of a machine where that is so, and without one where all ranks share memory."""
-    path, profile = program(""), tmp_path / "profile.json"
-    none = {"XDG_CACHE_HOME": str(tmp_path)}
-    assert "all ranks share memory, where compression seldom" in run(*RUN, "-n", 2, path, **none).stderr
-    for bandwidth, slower in ((1e15, True), (1e3, False)):
-        link = Link(0.0, bandwidth)
-        save(MachineProfile("test", link, link, message=0.0, memory=1e15), profile)
-        said = run(*RUN, "-n", 2, path, COMPCOLL_PROFILE=str(profile)).stderr
-        assert ("predicted for plain MPI, from the profile" in said) == slower
 
 
 def test_bytes_are_those_that_leave_a_rank(tmp_path):

@@ -6,15 +6,11 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.report import tables
-from benchmarks.scaling import CAREFUL, OPERATIONS, main, predicted_row
-from compcoll.model.advisor import advise
-from compcoll.model.predict import Call, predict
-from compcoll.model.profile import FABRICS, MachineProfile
-
-
-@pytest.fixture(autouse=True)
-def no_profile(tmp_path, monkeypatch):
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "none.json"))
+from benchmarks.scaling import OPERATIONS, main, predicted_row
+from benchmarks.simulation.fabrics import FABRICS, NODE
+from benchmarks.simulation.predict import Call
+from benchmarks.simulation.virtual import Profile
+from benchmarks.simulation.ways import quick_look
 
 
 def test_predictions_are_written_and_drawn(tmp_path):
@@ -52,16 +48,14 @@ def test_assumed_speeds_are_used(tmp_path):
     ("op", "nbytes"), [("Bcast", 4 << 20), ("Allgather", 1 << 20), ("Allreduce", 1 << 15)]
 )
 def test_the_best_way_is_not_left_out(op, nbytes, network):
-    machine, call = MachineProfile("unknown", FABRICS[network], FABRICS["pcie4"]), Call(op, nbytes, 64, 8)
-    row = predicted_row(network, call, machine, CAREFUL)
-    ways = [
-        (option.algorithm, option.chunk_nbytes, option.levels)
-        for option in advise(call, machine, CAREFUL).options
-        if option.algorithm != "recursive_doubling"  # of small blocks
-    ]
-    assert row["seconds"] == pytest.approx(
-        min(predict(call, machine, CAREFUL, *way) for way in ways), rel=0.02
+    call = Call(op, nbytes, 64, 8)
+    profile = Profile(FABRICS[network], NODE, encode=1.5e9, decode=1e9, ratio=4.0, call=2e-6, memory=8e9)
+    exact = min(
+        way.seconds(call, profile)
+        for way in quick_look(call, profile)
+        if way.algorithm != "recursive_doubling"  # of small blocks
     )
+    assert predicted_row(network, call, profile)["seconds"] == pytest.approx(exact, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,15 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import compcoll
 from compcoll.cli import main
 from compcoll.cli.launch import find_mpiexec
-from compcoll.model.profile import UNKNOWN, MachineProfile, save
-from compcoll.policy import Policy, Rule
-from compcoll.schedule.virtual import Link
-from compcoll.tracing import hints, perfetto, tables
-from compcoll.tracing.predicted import Predictor
+from compcoll.tracing import perfetto, tables
 from compcoll.tracing.reader import read
-from compcoll.tracing.tally import Sum, Tally
 
 #: Calls of several kinds, and what the communicators have counted of them.
 PROGRAM = """
@@ -57,34 +50,30 @@ sys.stdout.write(f"{world.calls_accelerated + line.calls_accelerated}\\n")
 """
 #: Of the last two mpi4py makes an object.
 CALLS = 1 + 1 + 300 + 2 + 1 + 1 + 2 + 1 + 2
+RUN = sys.executable, "-m", "compcoll", "run"
 SUMMARY = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated, (\d+) -> (\d+) bytes")
 
 
 def traced(text, folder, *command, check=True):
     """What a program says that runs on two ranks and is traced."""
-    path, trace = folder / "program.py", str(folder / "trace")
+    path, trace = folder / "program.py", folder / "trace"
     path.write_text(text)
-    command = command or (
-        sys.executable,
-        "-m",
-        "compcoll",
-        "run",
-        "-n",
-        "2",
-        "--codec",
-        "lossless",
-        "--trace",
-        trace,
+    return run(
+        trace, *(command or (*RUN, "-n", 2, "--codec", "lossless", "--trace", trace)), path, check=check
     )
+
+
+def run(trace, *command, check=True):
+    """What a command says that is traced."""
     ours = ("PMI_", "PMIX_", "OMPI_", "COMPCOLL_")
     outside = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     root = str(Path(compcoll.__file__).parents[1])
     result = subprocess.run(
-        [str(word) for word in (*command, path)],
+        [str(word) for word in command],
         capture_output=True,
         text=True,
         timeout=120,
-        env={**outside, "PYTHONPATH": root, "COMPCOLL_TRACE": trace},
+        env={**outside, "PYTHONPATH": root, "COMPCOLL_TRACE": str(trace)},
     )
     assert not check or result.returncode == 0, result.stderr
     return result
@@ -160,10 +149,18 @@ def test_tables_are_the_sums_of_the_lines(ran):
         assert row.least == min(x["total"] for x in mine)
         assert row.largest == max(x["total"] for x in mine)
         assert row.mean == pytest.approx(sum(x["total"] for x in mine) / len(mine))
-    for grouped in (tables.by_operation, tables.by_communicator, tables.by_place):
-        assert sum(row.calls for row in grouped(program).values()) == len(lines)
-    unchanged = sum(not x["accelerated"] for x in lines)
-    assert sum(row.calls for row in tables.by_reason(program).values()) == unchanged
+    assert sum(row.calls for row in tables.by_operation(program).values()) == len(lines)
+    unchanged = [x for x in lines if not x["accelerated"]]
+    reasons = tables.by_reason(program)
+    assert sum(row.calls for row in reasons.values()) == len(unchanged)
+    assert set(reasons) == {(x["op"], x["reason"]) for x in unchanged}
+    amounts = [row.raw for row in reasons.values()]
+    assert amounts == sorted(amounts, reverse=True)
+    assert sum(amounts) == sum(x["bytes"] for x in unchanged)
+    for rank, row in tables.grouped(program, lambda rank, _: rank).items():
+        mine = [x for x in lines_of(ran[0])[rank] if "op" in x]
+        assert row.inside == pytest.approx(sum(x.get("returned", x["total"]) for x in mine))
+        assert sum(row.parts.values()) == pytest.approx(row.seconds)
 
 
 def check_events(file):
@@ -208,22 +205,41 @@ def test_perfetto_file(ran, tmp_path):
         )
 
 
-@pytest.mark.parametrize("link", ["node", "network", None])
-def test_report_command(ran, tmp_path, monkeypatch, link):
-    """Plain MPI's times are predicted from a profile of the link that the program used, else left out."""
-    path = tmp_path / "profile.json"
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(path))
-    if link is not None:
-        save(UNKNOWN.with_links(**{link: Link(1e-6, 1e9)}), path)
+def test_report_command(ran, tmp_path):
     result = CliRunner().invoke(main, ["report", str(ran[0]), "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    assert "Alltoallv" in result.output
-    assert ("plain MPI, predicted" in result.output) == (link == "node")
-    assert ("plain MPI is not predicted" in result.output) == (link != "node")
+    shown = "Alltoallv", "Why calls were not compressed", "min_nbytes", "By rank", "program.py:", "line"
     page = (tmp_path / "report.html").read_text()
-    assert "http" not in page, "the page needs no network"
-    assert page.count("<svg") == page.count("</svg>") == 4
+    for text in shown:
+        assert text in result.output
+        assert text in page
+    assert not re.search("http|src=|<script", page), "the page needs no network"
+    for name in ("Alltoallv", "Bcast", "rank 0", "rank 1"):
+        assert f'<div class="bar"><b>{name}</b>' in page
     assert json.loads((tmp_path / "perfetto.json").read_text())
+
+
+def test_reasons_are_found_by_the_help():
+    text = CliRunner().invoke(main, ["report", "--help"]).output
+    assert 'table "Why calls were not compressed"' in " ".join(text.split())
+
+
+def test_plain_times_are_those_that_trials_measured(tmp_path):
+    program = """
+import compcoll.engine.hooks as hooks
+hooks.rows = [lambda: [{"op": "Bcast", "form": form, "bytes": 1 << 16, "us": [403, us], "ratio": 1.3}
+                       for form, us in (("blocking", 500), ("blocking", 700), ("nonblocking", 2000))]]
+x = np.zeros(1 << 13)
+world.Bcast(x)
+world.Ibcast(x).Wait()
+"""
+    begin = "import numpy as np\nfrom mpi4py import MPI\nworld = MPI.COMM_WORLD"
+    traced(begin + program, tmp_path)
+    ranks = lines_of(tmp_path / "trace")
+    assert all("rows" in rank[-2] and "end" in rank[-1] for rank in ranks)
+    table = tables.tables_of(read(tmp_path / "trace"))[0]
+    assert table.headings[-1] == "plain, ms"
+    assert {row[0]: row[-1] for row in table.rows} == {"Bcast": "0.6", "Ibcast": "2"}
 
 
 def test_a_program_that_wraps_its_communicators(tmp_path):
@@ -249,8 +265,8 @@ MPI.COMM_WORLD.Isend(np.ones(1), 0, 7).Wait()
 MPI.Request.Waitall([request])
 print("end")
 """
-    run = [sys.executable, "-m", "compcoll", "run", "-q", "--trace", tmp_path / "trace"]
-    assert traced(program, tmp_path, *run).stdout == "end\n"
+    alone = *RUN, "-q", "--trace", tmp_path / "trace"
+    assert traced(program, tmp_path, *alone).stdout == "end\n"
     (lines,) = lines_of(tmp_path / "trace")
     (received,) = (line for line in lines if line.get("op") == "Irecv")
     assert 0 < received["returned"] < received["total"]
@@ -271,6 +287,41 @@ def test_what_a_failed_program_leaves(tmp_path):
     program = read(tmp_path / "trace")
     assert "rank 1 ended by an error" in program.notes
     assert [call.problem for call in program.ranks[1].calls[CALLS:]] == ["unfinished", "Exception"]
+
+
+@pytest.mark.parametrize(
+    ("end", "note"),
+    [
+        ("os.kill(os.getpid(), signal.SIGINT); time.sleep(20)", "rank 1 ended by an error"),
+        ("sys.exit(3)", "rank 1 ended by an error"),
+        ("sys.exit(0)", None),
+    ],
+    ids=["Ctrl-C", "exit", "exit without failure"],
+)
+def test_a_program_that_is_ended_leaves_its_trace(tmp_path, end, note):
+    both = f"import os, signal, time\nworld.Barrier()\nif world.rank == 1: {end}"
+    assert (traced(PROGRAM + both, tmp_path, check=False).returncode == 0) == (note is None)
+    program = read(tmp_path / "trace")
+    assert len(program.ranks[1].calls) == CALLS + 1
+    assert (note in program.notes) == (note is not None)
+
+
+def test_a_program_in_c(tmp_path):
+    source = Path(__file__).parents[2] / "examples" / "transpose.c"
+    mpicc = Path(sys.executable).with_name("mpicc")
+    built = [mpicc, source, "-rdynamic", "-o", tmp_path / "program", "-lm"]
+    if not mpicc.exists() or subprocess.run(built, capture_output=True, check=False).returncode:
+        pytest.skip("mpicc is not there, or cannot compile")
+    trace = tmp_path / "trace"
+    run(trace, *RUN, "-n", 2, "--codec", "lossless", "--trace", trace, tmp_path / "program")
+    program = read(trace)
+    assert program.notes == []
+    assert {(call.op, call.accelerated) for _, call in program.calls()} == {
+        ("Alltoall", True),
+        ("Reduce", False),
+    }
+    places = {Path(call.place).name for _, call in program.calls() if call.op == "Reduce"}
+    assert places == {"program:main"}
 
 
 # -- traces that are made up
@@ -380,72 +431,15 @@ def test_a_report_needs_no_mpi(ran, tmp_path):
     assert (tmp_path / "report.html").stat().st_size > 0
 
 
-def test_a_network_changes_nothing_inside_a_node(ran, tmp_path):
-    def report(*options):
-        said = CliRunner().invoke(main, ["report", str(ran[0]), "--out", str(tmp_path), *options]).output
-        return [line for line in said.splitlines() if not line.startswith("#")], said
-
-    plain, _ = report()
-    network, said = report("--network", "1gbe")
-    assert plain == network
-    assert "on one node: --network changes nothing" in said
-    assert "1gbe" not in (tmp_path / "report.html").read_text()
-
-
-def test_reasons_of_a_kind_are_one_row():
-    assert tables.reason_of("predicted 3 ms, plain MPI 1 ms") == tables.reason_of(
-        "predicted 4 ms, plain MPI 2 ms"
-    )
-    assert tables.reason_of("measured 3 ms, plain MPI 1 ms") != tables.reason_of("predicted 3 ms")
-    assert tables.reason_of("a single rank sends nothing") == "a single rank sends nothing"
-
-
-# -- the lines behind a summary
-
-
-def lines_behind(monkeypatch, machine, policy, seconds=9.0, size=3, **more):
-    """What is said of accelerated Allgathers on ranks that share memory."""
-    tally = Tally()
-    tally.collectives["Allgather", 1 << 16, size] = Sum(2, seconds)
-    facts = SimpleNamespace(link="node", ranks_per_node=size)
-    known = {"policy": policy, "facts": facts, "size": size, "advisor": None, **more}
-    monkeypatch.setattr(hints, "load", lambda report: machine)
-    return list(hints.of(tally, np.array([6, 6, 9e5, 5e5, 0, 9.0]), SimpleNamespace(**known)))
-
-
-KNOWN = MachineProfile("test", Link(1e-5, 1e9), Link(1e-6, 1e9))
-
-
-@pytest.mark.parametrize("size", [2, 3, 5, 6, 7, 12])
-def test_a_summary_predicts_for_any_number_of_ranks(monkeypatch, size):
-    (line,) = lines_behind(monkeypatch, KNOWN, Policy("lossless"), size=size)
-    assert "9 s on rank 0; 0.00" in line
-    assert "s are predicted for plain MPI, from the profile of compcoll tune" in line
-    assert lines_behind(monkeypatch, KNOWN, Policy("lossless"), size=size, seconds=1e-9) == []
-
-
-def test_a_summary_predicts_only_from_a_profile_of_the_link(monkeypatch):
-    for machine in (None, UNKNOWN.with_links(network=KNOWN.network)):
-        (line,) = lines_behind(monkeypatch, machine, Policy("lossless"))
-        assert "all ranks share memory, where compression seldom saves time" in line
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [Policy("auto"), Policy("lossless", "pays"), Policy("lossless", rules=(Rule(op="Bcast", codec="auto"),))],
-)
-def test_auto_is_not_advised_where_it_is_on(monkeypatch, policy):
-    assert lines_behind(monkeypatch, KNOWN, policy) == []
-    assert lines_behind(monkeypatch, None, policy) == []
-
-
-def test_a_summary_never_raises(monkeypatch):
-    (line,) = lines_behind(monkeypatch, KNOWN, Policy("lossless"), facts=None)
-    assert line.startswith("compcoll: no advice, since it failed: AttributeError")
-
-
-def test_a_report_predicts_for_any_number_of_ranks():
-    program = SimpleNamespace(size=6, ranks_per_node=3)
-    for op in ("Allgather", "Iallgatherv"):
-        row = tables.Row(calls=1, sizes={(1 << 16, 3): 1})
-        assert Predictor(program, KNOWN).seconds(op, row) > 0
+def test_reasons_that_differ_in_figures_are_one_row(tmp_path):
+    calls = [(float(i), 0.5) for i in range(3)]
+    path = write_rank(tmp_path, 0, 1, calls=calls)
+    texts = iter(("measured 403 us, plain 530.5 us", "measured 7 us, plain 5 us", "a single rank"))
+    plain = '"accelerated": false, "reason": '
+    text = re.sub(r'"accelerated": true, "reason": ""', lambda _: f'{plain}"{next(texts)}"', path.read_text())
+    path.write_text(text)
+    rows = tables.by_reason(read(tmp_path))
+    assert [(reason, row.calls) for (_, reason), row in rows.items()] == [
+        ("measured 403 us, plain 530.5 us", 2),
+        ("a single rank", 1),
+    ]

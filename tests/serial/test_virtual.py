@@ -6,18 +6,19 @@ from math import inf
 import numpy as np
 import pytest
 
+from benchmarks.simulation.predict import NOTICE, Call, predict, run, schedule_of
+from benchmarks.simulation.virtual import Link, Profile, simulate
 from compcoll.algorithms.catalog import program
-from compcoll.model.predict import NOTICE, Call, predict, run, schedule_of
-from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.operations import ALGORITHMS
 from compcoll.schedule.graph import Kind
 from compcoll.schedule.trace import DeadlockError, Tracer, trace
-from compcoll.schedule.virtual import Link, Profile, simulate
 
 HEADER = 80
 WIRE = Link(10e-6, 1e9)
 #: Nothing takes time but the wire.
 BARE = Profile(WIRE, Link(1e-6, 4e9), encode=inf, decode=inf, itemsize=1)
+#: Coding, too.
+CODED = BARE.with_(encode=2e9, decode=3e9, ratio=4.0, memory=8e9, call=2e-6)
 
 
 def collective(op: str, algorithm: str, size: int, n: int, chunk: int, **options):
@@ -154,18 +155,9 @@ def test_one_rank_stands_for_all(size, op, algorithm):
 def test_one_rank_of_a_node_stands_for_all(op, algorithm):
     """In two levels, where all ranks of all nodes do the same."""
     size = 16 if algorithm == "recursive_halving" else 12
-    call, machine = Call(op, 64 * 1_000, size, 4), MachineProfile("none", WIRE, BARE.node)
-    speed = CodecSpeed(2e9, 3e9, 4.0)
-    one = run(call, machine, speed, algorithm, 30_000, levels=2)
-    profile = BARE.with_(
-        encode=2e9,
-        decode=3e9,
-        ratio=4.0,
-        memory=machine.memory,
-        call=machine.call,
-        ranks_per_node=4,
-        node=NOTICE,
-    )
+    call = Call(op, 64 * 1_000, size, 4)
+    one = run(call, CODED, algorithm, 30_000, levels=2)
+    profile = CODED.with_(ranks_per_node=4, node=NOTICE)
     every = simulate(size, lambda r: schedule_of(call, r, algorithm, 30_000, 2), profile)
     assert size * one.messages == every.messages
     assert size * one.wire_nbytes == every.wire_nbytes
@@ -175,9 +167,8 @@ def test_one_rank_of_a_node_stands_for_all(op, algorithm):
 def test_what_stays_inside_is_not_coded():
     """Memory has no limits here: a node sums seven values of eight, and each rank decodes an eighth."""
     call = Call("Allreduce", 1 << 20, 64, 8)
-    machine = MachineProfile("none", Link(0, inf), Link(0, inf), memory=inf, call=0.0)
-    speed = CodecSpeed(1e9, 1e9, 4.0)
-    one, two = (predict(call, machine, speed, "direct", 1 << 20, levels) for levels in (1, 2))
+    profile = BARE.with_(network=Link(0, inf), node=Link(0, inf), encode=1e9, decode=1e9, ratio=4.0)
+    one, two = (predict(call, profile, "direct", 1 << 20, levels) for levels in (1, 2))
     assert one / two == pytest.approx((63 + 1 + 2 * 63) / (7 + 1 + 7 + 7), rel=0.01)
 
 
@@ -246,18 +237,15 @@ def test_thousands_of_ranks():
 @pytest.mark.parametrize("size", [32, 33, 37, 40, 60])
 def test_any_number_of_ranks_halves(size):
     """One rank stands for all, nearly: groups of odd numbers do not meet at the same time."""
-    call, speed = Call("Allreduce", (1 << 20) // size, size), CodecSpeed(2e9, 3e9, 4.0)
-    machine = MachineProfile("none", WIRE, BARE.node)
-    one = predict(call, machine, speed, "recursive_halving", 65536)
-    profile = BARE.with_(encode=2e9, decode=3e9, ratio=4.0, memory=machine.memory, call=machine.call)
-    every = simulate(size, lambda r: schedule_of(call, r, "recursive_halving", 65536), profile).seconds
+    call = Call("Allreduce", (1 << 20) // size, size)
+    one = predict(call, CODED, "recursive_halving", 65536)
+    every = simulate(size, lambda r: schedule_of(call, r, "recursive_halving", 65536), CODED).seconds
     assert one == pytest.approx(every, rel=0.15)
 
 
 @pytest.mark.parametrize("ranks_per_node", range(1, 8))
 @pytest.mark.parametrize("algorithm", ["recursive_halving", "direct", "ring"])
 def test_nodes_of_any_size_have_a_network(ranks_per_node, algorithm):
-    machine = MachineProfile("none", Link(1.0, 1e9), BARE.node)
     call = Call("Allreduce", 1000, 8, ranks_per_node)
-    speed = CodecSpeed(2e9, 3e9, 4.0)
-    assert all(predict(call, machine, speed, algorithm, 65536, n) >= 1 for n in call.levels)
+    profile = CODED.with_(network=Link(1.0, 1e9))
+    assert all(predict(call, profile, algorithm, 65536, n) >= 1 for n in call.levels)

@@ -85,21 +85,8 @@ class Profile:
     jitter: float = 0.0
     itemsize: int = 4
 
-    def slower(self, times: float) -> Profile:
-        """The same profile on processors that take so many times longer."""
-        network = replace(self.network, cpu=self.network.cpu * times, overhead=self.network.overhead * times)
-        return replace(
-            self,
-            network=network,
-            encode=self.encode / times,
-            decode=self.decode / times,
-            reconstruct=self.reconstruct / times,
-            call=self.call * times,
-            memory=self.memory / times,
-        )
-
     def with_(self, **changes: Any) -> Profile:
-        """The same profile with some attributes changed."""
+        """Copy of the profile with some attributes changed."""
         return replace(self, **changes)
 
 

@@ -1,4 +1,4 @@
-"""``compcoll demo``."""
+"""``python -m benchmarks.demo``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from typing import Any
 
 import click
 
-from compcoll.cli.launch import benchmark, is_launched, need_mpi, on_all, relaunch
+from compcoll.cli.launch import is_launched, need_mpi, on_all, relaunch
 from compcoll.cli.output import check_writable
 from compcoll.cli.spec import codec_option, ranks_option
 
 #: Exit status of a lab that cannot be made here.
 UNAVAILABLE = 69
-_ANOTHER = "--out names another file"
 #: Command by which an ordinary user gets a lab: root of namespaces of its own, with a folder for their names.
 _OWN_NAMESPACES = [
     "unshare",
@@ -32,6 +31,7 @@ _OWN_NAMESPACES = [
     'mount -t tmpfs tmpfs /run && exec "$@"',
     "sh",
 ]
+_MODULE = "benchmarks.demo"
 
 
 @click.command()
@@ -58,83 +58,83 @@ _OWN_NAMESPACES = [
     show_default=True,
     help="Gb/s of the links between hosts, one for each rank, in a lab of network namespaces; 0: no lab.",
 )
-@click.option("--here", is_flag=True, help="Use the ranks that mpiexec started; never start others.")
 @click.option("--where", default="", hidden=True)
 @click.option("--record", type=click.Path(path_type=Path), hidden=True)
 @click.option("--lab", is_flag=True, hidden=True)
-@click.pass_context
-def command(ctx, ranks, out, codec, points, steps, dtype, gbit, here, where, record, lab) -> None:
+def main(
+    ranks: int, out: Path, gbit: float, where: str, record: Path | None, lab: bool, **options: Any
+) -> None:
     """Simulate one flow with plain MPI and with several codecs.
 
     A pseudo-spectral solver for the Taylor-Green vortex, which knows nothing of compression, runs over
-    plain MPI and over compcoll. Printed are bytes, times and what the codecs did to the flow; a figure
+    plain MPI and over compcoll. Printed are bytes, times and the effect of the codecs on the flow; a figure
     shows it over time. Outside of mpiexec the command starts its ranks itself: on this machine, whose
     memory is between them, and, where it may make network namespaces, on hosts with slow links.
     """
-    flow = {"n": points, "steps": steps, "dtype": dtype}
-    flow = {key: value for key, value in flow.items() if value is not None}
-    options = _options(codec, flow)
-    if lab:
-        ctx.exit(_in_lab(ranks, gbit, record, [*options, *_record(where, record)]))
-    if here or is_launched():
-        _simulate(codec, flow, out, where, record)
+    if lab and record is not None:
+        sys.exit(_run_in_lab(ranks, gbit, record, [*_words(options), *_recording(where, record)]))
+    elif record is not None or is_launched():
+        _simulate(options, out, where, record)
     else:
-        check_writable(out, "the figure", _ANOTHER)
-        ctx.exit(_compare(ranks, gbit, out, options))
+        check_writable(out, "the figure")
+        sys.exit(_compare(ranks, gbit, out, _words(options)))
 
 
-def _simulate(codecs, flow: dict, out: Path, where: str, record: Path | None) -> None:
+def _simulate(options: dict[str, Any], out: Path, where: str, record: Path | None) -> None:
     """Run on the ranks that there are; draw the result, unless a record is asked for."""
     need_mpi()
     from mpi4py import MPI
 
+    from benchmarks.demo import figure, program
+
     world = MPI.COMM_WORLD
-    written = out if record is None and world.Get_rank() == 0 else None
-    demo, figure, flow = on_all(world, lambda: _checked(world.Get_size(), flow, written))
-    runs = demo.run(world, codecs or demo.CODECS, flow, where=where, record=record)
-    if record is None and world.Get_rank() == 0:
-        figure.draw(runs, out)
-        click.echo(f"Figure: {out}")
+    written = out if record is None and world.rank == 0 else None
+    given = {"n": options["points"], "steps": options["steps"], "dtype": options["dtype"]}
+    flow = replace(program.Flow(), **{key: value for key, value in given.items() if value is not None})
 
+    def check() -> None:
+        check_writable(written, "the figure")
+        if world.size < 2:
+            raise click.ClickException("one rank has no other to send to; the demo takes at least 2")
+        if flow.n % world.size:
+            raise click.BadParameter(
+                f"{flow.n} cannot be cut into {world.size} equal slabs", param_hint="--points"
+            )
 
-def _checked(size: int, flow: dict, out: Path | None) -> tuple[Any, Any, Any]:
-    """The modules and the flow; ClickException where something is missing or does not fit."""
-    check_writable(out, "the figure", _ANOTHER)
-    demo, figure = benchmark("demo"), benchmark("demo.figure")
-    checked = replace(demo.Flow(), **flow)
-    if size < 2:
-        raise click.ClickException("one rank has nobody to talk to; start the demo with at least 2")
-    if checked.n % size:
-        raise click.BadParameter(f"{checked.n} cannot be cut into {size} equal slabs", param_hint="--points")
-    return demo, figure, checked
+    on_all(world, check)
+    runs = program.run(world, options["codec"] or program.CODECS, flow, where=where, record=record)
+    if written is not None:
+        figure.draw(runs, written)
+        click.echo(f"Figure: {written}")
 
 
 def _compare(ranks: int, gbit: float, out: Path, options: list[str]) -> int:
-    """Run on ranks of this machine, then in the lab; the exit status of the first."""
-    timings: list[tuple[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="compcoll-demo-") as folder:
+    """Run on ranks of this machine, then in the lab, and draw both; the exit status."""
+    with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "here.json"
         where = "memory between the ranks"
-        status = relaunch(ranks, ["demo", "--here", *options, *_record(where, record)])
+        status = relaunch(ranks, [*options, *_recording(where, record)], _MODULE)
         if status:
             return status
-        demo = benchmark("demo")
-        runs = demo.recorded(record)
-        timings.append((where, runs))
+        from benchmarks.demo import figure, program
+
+        runs = program.recorded(record)
+        timings: list[tuple[str, list[program.Run] | str]] = [(where, runs)]
         if gbit:
-            where, record = f"{gbit:g} Gb/s between the ranks", Path(folder) / "lab.json"
-            why = _start_lab(ranks, gbit, record, [*options, *_record(where, record)])
-            timings.append((where, demo.recorded(record) if why is None else f"Not measured: {why}"))
+            record = Path(folder) / "lab.json"
+            where = f"{gbit:g} Gb/s between the ranks"
+            why = _start_lab(ranks, gbit, record, [*options, *_recording(where, record)])
+            timings.append((where, program.recorded(record) if why is None else f"Not measured: {why}"))
             if why is not None:
                 click.echo(f"No run with {where}: {why}")
-        benchmark("demo.figure").draw(runs, out, timings)
+        figure.draw(runs, out, timings)
     click.echo(f"Figure: {out}")
     return 0
 
 
 def _start_lab(ranks: int, gbit: float, record: Path, options: list[str]) -> str | None:
     """Run in a lab; None, or in a line why there was none."""
-    command = [sys.executable, "-m", "compcoll", "demo", "--lab", "--ranks", str(ranks), "--gbit", str(gbit)]
+    command = [sys.executable, "-m", _MODULE, "--lab", "--ranks", str(ranks), "--gbit", str(gbit)]
     if os.geteuid() != 0:
         if shutil.which("unshare") is None:
             return "network namespaces need root, or unshare"
@@ -149,13 +149,13 @@ def _start_lab(ranks: int, gbit: float, record: Path, options: list[str]) -> str
     return why.read_text() if why.exists() else f"it ended with status {status}"
 
 
-def _in_lab(hosts: int, gbit: float, record: Path, options: list[str]) -> int:
+def _run_in_lab(hosts: int, gbit: float, record: Path, options: list[str]) -> int:
     """Run on the hosts of a lab; the exit status, and `_reason` where there is no lab."""
-    netlab = benchmark("netlab")
+    from benchmarks import netlab
+
     try:
         with netlab.Lab(hosts, gbit) as lab:
-            program = [sys.executable, "-m", "mpi4py", "-m", "compcoll", "demo", "--here", *options]
-            return lab.run(program, check=False).returncode
+            return lab.run([sys.executable, "-m", "mpi4py", "-m", _MODULE, *options], check=False).returncode
     except (netlab.LabError, OSError) as error:
         _reason(record).write_text(_last_line(str(error)))
         return UNAVAILABLE
@@ -170,12 +170,16 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["no reason given"])[-1]
 
 
-def _record(where: str, record: Path) -> list[str]:
+def _recording(where: str, record: Path) -> list[str]:
     return ["--where", where, "--record", str(record)]
 
 
-def _options(codecs: tuple[str, ...], flow: dict) -> list[str]:
-    names = {"n": "--points", "steps": "--steps", "dtype": "--dtype"}
-    options = [("--codec", spec) for spec in codecs]
-    options += [(names[key], value) for key, value in flow.items()]
-    return [str(word) for option in options for word in option]
+def _words(options: dict[str, Any]) -> list[str]:
+    """The options of codecs and of the flow, for another process."""
+    pairs = [("--codec", spec) for spec in options["codec"]]
+    pairs += [(f"--{key}", options[key]) for key in ("points", "steps", "dtype") if options[key] is not None]
+    return [str(word) for pair in pairs for word in pair]
+
+
+if __name__ == "__main__":
+    main(prog_name=f"python -m {_MODULE}")

@@ -1,0 +1,1 @@
+"""Simulation of collectives of thousands of ranks: the library's schedules in virtual time."""

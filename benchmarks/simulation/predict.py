@@ -1,0 +1,209 @@
+"""Time of a collective: its schedule in virtual time.
+
+Symmetric collectives are simulated on one rank or one node, which stands for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from compcoll.algorithms.catalog import program
+from compcoll.algorithms.cut import CUT_UNIT
+from compcoll.operations import has_two_levels
+from compcoll.schedule.cache import Cache
+from compcoll.schedule.graph import Kind, Schedule
+from compcoll.schedule.trace import trace
+
+from .virtual import Link, Profile, Result, simulate
+
+__all__ = ["NOTICE", "Call", "predict", "run", "schedule_of"]
+
+#: Algorithms of which only the ranks at a node's ends send to other nodes.
+_RINGS = {"ring", "compressed"}
+#: Algorithms in which each pair of ranks, or nodes, meets once, and sends alike.
+_RECURSIVE = {"recursive_doubling", "recursive_halving"}
+#: Ranks of a node that are simulated: on a ring, where more take as long, and at most where they take turns
+#: at its port. Where they do not, or are more, a rank with its part of the port stands for all.
+_ENOUGH, _MOST = 4, 16
+#: Frames that stay in a node lie in memory that its ranks share, and a notice goes.
+NOTICE = Link(2e-6, inf)
+_CACHE = Cache()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective to be simulated.
+
+    Attributes
+    ----------
+    op : str
+        Alltoall, Allgather, Bcast, Reduce_scatter_block or Allreduce.
+    nbytes : int
+        Bytes of one message, as policies count them: a peer's block; a P-th of an Allreduce.
+    size : int
+        Ranks.
+    ranks_per_node : int
+    """
+
+    op: str
+    nbytes: int
+    size: int
+    ranks_per_node: int = 1
+
+    @property
+    def on_one_node(self) -> bool:
+        """Whether no message leaves the node."""
+        return self.ranks_per_node >= self.size
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The levels that algorithms may have: first 2, which wins a tie, where there are such nodes."""
+        several = self.ranks_per_node > 1 and not self.on_one_node
+        return (2, 1) if several and has_two_levels(self.op, self.nbytes) else (1,)
+
+
+def predict(call: Call, profile: Profile, algorithm: str, chunk_nbytes: int, levels: int = 1) -> float:
+    """Seconds of a compressed collective.
+
+    Parameters
+    ----------
+    call : Call
+    profile : Profile
+        Links, the codec's speeds on data like the caller's, and memory. The call says how many ranks share a
+        node.
+    algorithm : str
+        One of `compcoll.operations.ALGORITHMS` for the operation.
+    chunk_nbytes : int
+    levels : int
+        2 inside nodes and among them, where there are several of several ranks; else 1.
+    """
+    if levels == 1 or call.op != "Bcast":
+        return run(call, profile, algorithm, chunk_nbytes, levels).seconds
+    # Among nodes, and then the last chunk inside.
+    alone = replace(call, size=-(-call.size // call.ranks_per_node), ranks_per_node=1)
+    copied = 2 / profile.memory  # seconds of a byte that a leader has decoded, and that others copy
+    leader = profile.with_(decode=1 / (1 / profile.decode + copied))
+    last = min(call.nbytes, chunk_nbytes) * copied
+    return run(alone, leader, algorithm, chunk_nbytes).seconds + NOTICE.latency + last
+
+
+def run(call: Call, profile: Profile, algorithm: str, chunk_nbytes: int, levels: int = 1) -> Result:
+    """The collective in virtual time."""
+    node = NOTICE if levels == 2 or _knows_nodes(call) else profile.node
+    # Elements are as small as they get, so that counts are bytes.
+    profile = profile.with_(node=node, ranks_per_node=call.ranks_per_node, itemsize=1)
+    size, simulated, flip = call.size, call.size, False
+    if call.op != "Bcast":  # in which ranks do different things
+        size, simulated, flip, profile = _mirrored(call, profile, algorithm, levels)
+    if call.op == "Allreduce":  # of as many bytes
+        call = replace(call, nbytes=-(-call.nbytes * call.size // size))
+    call = replace(call, size=size)
+    return simulate(
+        size,
+        lambda rank: schedule_of(call, rank, algorithm, chunk_nbytes, levels),
+        profile,
+        simulated=simulated,
+        flip=flip,
+    )
+
+
+def _mirrored(call: Call, profile: Profile, algorithm: str, levels: int) -> tuple[int, int, bool, Profile]:
+    """Ranks of the world and those that are simulated: one where all look alike, else those of one node."""
+    size, per_node = call.size, min(call.ranks_per_node, call.size)
+    flip = algorithm in _RECURSIVE
+    if levels == 2 or _knows_nodes(call):  # which are all alike
+        network = replace(profile.network, bandwidth=profile.network.bandwidth / per_node)
+        size = -(-size // per_node) * per_node
+        return size, 1, flip, profile.with_(network=network, ranks_per_node=per_node)
+    if call.on_one_node:
+        return size, 1, flip, profile.with_(network=profile.node, ranks_per_node=1)
+    if algorithm in _RINGS:
+        per_node = min(per_node, _ENOUGH)
+        size = -(-size // per_node) * per_node
+        return size, per_node, flip, profile.with_(ranks_per_node=per_node)
+    if algorithm == "recursive_doubling" and per_node <= _MOST:  # of a power of two of ranks
+        per_node = min(_power_of_two(per_node), size // 2)  # so that there are several nodes
+        return size, per_node, flip, profile.with_(ranks_per_node=per_node)
+    network = replace(profile.network, bandwidth=profile.network.bandwidth / per_node)
+    return size, 1, flip, profile.with_(network=network, ranks_per_node=1)
+
+
+def _power_of_two(n: int) -> int:
+    """The next one from n on."""
+    return 1 << (n - 1).bit_length()
+
+
+def _knows_nodes(call: Call) -> bool:
+    """Whether ranks send to all others alike, and some of them are on their nodes."""
+    return call.op == "Alltoall" and call.ranks_per_node > 1 and not call.on_one_node
+
+
+def schedule_of(call: Call, rank: int, algorithm: str, chunk_nbytes: int, levels: int = 1) -> Schedule:
+    """The work of a rank where all messages have ``call.nbytes``."""
+    size = call.size
+    if call.op != "Bcast" or rank == 0:
+        aware = levels == 2 or _knows_nodes(call)
+        nodes = tuple(r // call.ranks_per_node for r in range(size)) if aware else ()
+        return _traced(call, rank, algorithm, chunk_nbytes, nodes, levels)
+    # Ranks of a chain or tree differ in their peers alone.
+    arity = 1 if algorithm == "chain" else 2
+    alike = next(
+        r for r in (1, size - 1, size // 2, rank) if _children(r, arity, size) == _children(rank, arity, size)
+    )
+    template = _traced(call, alike, algorithm, chunk_nbytes)
+    if alike == rank:
+        return template
+    ops = template.ops.copy()
+    sends, receives = ops["kind"] == Kind.SEND, ops["kind"] == Kind.RECV
+    ops["peer"][sends] += arity * (rank - alike)
+    ops["peer"][receives] = (rank - 1) // arity
+    return replace(template, rank=rank, ops=ops)
+
+
+def _children(rank: int, arity: int, size: int) -> int:
+    return int(np.clip(size - arity * rank - 1, 0, arity))
+
+
+def _traced(
+    call: Call,
+    rank: int,
+    algorithm: str,
+    chunk_nbytes: int,
+    nodes: tuple[int, ...] = (),
+    levels: int = 1,
+) -> Schedule:
+    sends, recvs = _counts(call, rank)
+    return _CACHE.get(
+        (call.op, call.size, call.nbytes, rank, algorithm, chunk_nbytes, nodes, levels),
+        lambda: trace(
+            program(call.op, algorithm, levels=levels),
+            rank,
+            call.size,
+            sends,
+            recvs,
+            chunk_nbytes,
+            nodes=nodes,
+        ),
+    )
+
+
+def _counts(call: Call, rank: int) -> tuple[list[int], list[int]]:
+    """Elements of the blocks that a rank sends, and of those that it receives; the root is 0."""
+    n = call.nbytes
+    match call.op:
+        case "Alltoall":
+            return [n] * call.size, [n] * call.size
+        case "Allgather":
+            return [n], [n] * call.size
+        case "Reduce_scatter_block":
+            return [n] * call.size, [n]
+        case "Allreduce":  # in equal parts
+            values = -(-n // CUT_UNIT) * CUT_UNIT * call.size
+            return [values], [values]
+        case "Bcast":
+            return [], [n]
+        case _:
+            raise ValueError(f"{call.op} is not simulated")

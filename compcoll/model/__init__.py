@@ -1,1 +1,0 @@
-"""When compression pays: machine profiles, and predictions from the real algorithms in virtual time."""

@@ -1,0 +1,313 @@
+"""Decisions of ``auto`` and ``pays`` on one communicator, by trials that its ranks make together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache, partial
+from hashlib import sha256
+from math import isfinite, log2
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import compcoll
+from compcoll.codecs import codecs
+from compcoll.core import environment
+from compcoll.core._cpu import Count
+from compcoll.core.exchange import bcast_object
+from compcoll.engine import _engine, hooks
+from compcoll.engine.finalize import before_finalize
+from compcoll.engine.group import Facts
+from compcoll.frame import VERSION
+from compcoll.policy.decision import Decision
+from compcoll.policy.link import byte_seconds
+from compcoll.policy.speed import CodecSpeed, careful_speed, coding_of, measure_speed, message_seconds
+from compcoll.policy.table import MOST_SPREAD, About, Row, Rows, half_octave, store
+from compcoll.policy.trial import ENDLESS, LARGE_NBYTES, Kind, Known
+
+__all__ = ["Advisor", "Measured", "measure"]
+
+#: Compression has to promise this part of plain MPI's time where nothing was tried: figures err, and a loss
+#: is worse than a gain that was not taken.
+CAREFUL = 0.85
+#: Variables by which MPI's libraries choose what carries messages.
+_TRANSPORT = ("UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "MPICH_NETMOD", "OMPI_MCA_pml", "OMPI_MCA_btl")
+#: Operations whose buffer is shared out to all ranks.
+_SHARED_OUT = ("Alltoall", "Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scatter")
+# A program may put another communicator into its place.
+_WORLD = MPI.COMM_WORLD
+#: Who makes the trials of this process; `compcoll tune` names itself.
+made_by = "trial"
+#: Seconds that a byte takes on links that this process has measured, by `Facts.link`.
+_links: dict[str, float] = {}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What all ranks of a communicator know when it has been made.
+
+    Attributes
+    ----------
+    byte : float
+        Seconds that a byte takes on its slowest link; 0 where it was not measured.
+    about : About or None
+        Names the table of its trials; None where they are not kept.
+    link : str
+        As of `Facts`.
+    rows : Rows
+        Of earlier trials on such machines.
+    frozen : bool
+        Whether calls go by rows alone, without a trial.
+    """
+
+    byte: float
+    about: About | None
+    link: str
+    rows: Rows = field(default_factory=Rows)
+    frozen: bool = False
+
+    def on(self, facts: Facts) -> Measured:
+        """What is known of some of the ranks, where these have such a link."""
+        return self if facts.link == self.link else Measured(0.0, None, facts.link, frozen=self.frozen)
+
+
+def measure(comm: MPI.Intracomm, facts: Facts) -> Measured:
+    """Measure the link of a communicator unless this process did so, and read rank 0's table; collective."""
+    byte = bcast_object(comm, _links.get(facts.link))
+    if byte is None and comm.size > 1:
+        nodes = facts.nodes or (0,) * comm.size
+        peer = next(r for r in range(1, comm.size) if facts.link == "node" or nodes[r] != nodes[0])
+        with _engine.plain_calls():
+            alone = comm.Dup()  # on which nothing else is under way
+            byte = byte_seconds(alone, peer)
+        alone.Free()
+    _links[facts.link] = byte = byte or 0.0
+    abouts = _abouts(facts, byte)
+    found: Any = None
+    if comm.rank == 0:
+        rows = next((rows for rows in map(store().rows, abouts) if rows), [])
+        found = rows, environment.table() == "read"
+    rows, frozen = bcast_object(comm, found)
+    return Measured(byte, abouts[0], facts.link, Rows(rows), frozen)
+
+
+def _abouts(facts: Facts, byte: float) -> list[About]:
+    """The names of the table of a communicator, and of one next to it where a link is between two classes."""
+    exact = log2(1e-6 / byte) if byte > 0 else 0.0
+    classes = [round(exact)]
+    if abs(exact - classes[0]) > 0.25:
+        classes.append(classes[0] + (1 if exact > classes[0] else -1))
+    cores = facts.workers + 1.0 if facts.sharing <= 1 else round(1 / facts.sharing, 2)
+    name, version = MPI.get_vendor()
+    return [
+        About(
+            compcoll.__version__,
+            _codecs(),
+            f"{name} {'.'.join(map(str, version))}",
+            " ".join(f"{key}={os.environ[key]}" for key in _TRANSPORT if key in os.environ),
+            facts.processors,
+            cores,
+            "gpu" if facts.gpus else "host",
+            one,
+        )
+        for one in classes
+    ]
+
+
+@cache
+def _codecs() -> str:
+    """Four digits that change with the codecs and their frames."""
+    return sha256(f"{VERSION} {' '.join(codecs())}".encode()).hexdigest()[:4]
+
+
+def _known_rows() -> list[dict[str, Any]]:
+    """The rows of this process's tables, by the bytes of the buffer that a rank passes."""
+    return [
+        asdict(row) | {"bytes": row.bytes * (sum(row.ranks_a_node) if row.op in _SHARED_OUT else 1)}
+        for row in store().all_rows()
+    ]
+
+
+hooks.rows.append(_known_rows)
+
+
+class Advisor:
+    """Decisions of one communicator.
+
+    Calls of a kind are plain at first, then some go each way, and the times of the slowest rank decide; the
+    ranks agree on these by a small Allreduce. Nonblocking and persistent calls meet nobody: large ones go as
+    blocking ones of their kind. Messages, and kinds that were never tried, have figures that all ranks share.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, facts: Facts, measured: Measured):
+        self.comm, self.facts, self.measured = comm, facts, measured
+        self._kinds: dict[tuple, Kind] = {}
+        #: Kind of the last blocking call.
+        self.last: Kind | None = None
+        nodes = facts.nodes or (0,) * comm.size
+        self._shape = facts.n_nodes, tuple(nodes.count(node) for node in sorted(set(nodes)))
+
+    def decide(
+        self,
+        op: str,
+        dtype: np.dtype,
+        nbytes: int,
+        decision: Decision,
+        sample: np.ndarray | None,
+        began: float,
+    ) -> tuple[Decision, Count | None]:
+        """Complete a policy's decision on a blocking collective; collective where a block has ended.
+
+        Parameters
+        ----------
+        op : str
+        dtype : numpy.dtype
+            Of real numbers.
+        nbytes : int
+            Of the largest message.
+        decision : Decision
+        sample : numpy.ndarray or None
+            Values that this rank sends.
+        began : float
+            When the call started.
+
+        Returns
+        -------
+        decision : Decision
+        count : Count or None
+            The block for whose calls it holds; None: for all.
+        """
+        if self.measured.frozen:
+            return self._by_row(op, dtype, nbytes, decision), None
+        key = self._key(op, dtype, nbytes, decision)
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = self._new(op, dtype, nbytes, decision)
+        elif kind.is_over:
+            kind.go_on(began, self._agree, lambda: self._speed(decision, sample))
+        self.last = kind
+        chosen = replace(
+            decision, codec=decision.codec if kind.compress else None, ask=False, reason=kind.reason
+        )
+        return chosen, kind.count if kind.count.most < ENDLESS else None
+
+    def decide_beside(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
+        """Complete a policy's decision on a nonblocking or persistent collective; local."""
+        whole = self._whole(op, nbytes)
+        if whole < LARGE_NBYTES:
+            reason = f"nonblocking and persistent calls below {LARGE_NBYTES} bytes a rank are plain MPI's"
+            return replace(decision, codec=None, ask=False, reason=reason)
+        kind = self._kinds.get(self._key(op, dtype, nbytes, decision))
+        if kind is not None and kind.known is not None:
+            return self._taken(decision, kind.known)
+        return self._by_row(op, dtype, nbytes, decision, self.facts.ranks_per_node)
+
+    def decide_message(self, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
+        """Complete a policy's decision on a message between two ranks; local, and alike on both."""
+        return self._by_figures(dtype, nbytes, decision, 1)
+
+    # -- kinds
+
+    @staticmethod
+    def _key(op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> tuple:
+        # The chunks of a policy follow the exact size.
+        return op, dtype, half_octave(nbytes), replace(decision, chunk_nbytes=0)
+
+    def _new(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Kind:
+        coding = coding_of(op, nbytes, self.comm.size, self.facts.workers + 1)
+        known = self.measured.rows.find(self._row_kind(op, dtype, decision), nbytes)
+        on_end = partial(self._keep, op, dtype, nbytes, decision)
+        return Kind(self._whole(op, nbytes), coding, known, on_end)
+
+    def _whole(self, op: str, nbytes: int) -> int:
+        """Bytes of a rank in a call whose messages have so many."""
+        return nbytes if op == "Bcast" else nbytes * self.comm.size
+
+    def _row_kind(self, op: str, dtype: np.dtype, decision: Decision) -> tuple:
+        assert decision.codec is not None
+        way = decision.algorithm, decision.levels
+        return op, "blocking", str(dtype), *self._shape, decision.codec.spec, way
+
+    def _agree(self, figures: Sequence[float]) -> list[float]:
+        found = np.array(figures, np.float64)
+        self.comm.Allreduce(MPI.IN_PLACE, found, MPI.MAX)
+        return [float(x) for x in found]
+
+    @staticmethod
+    def _speed(decision: Decision, sample: np.ndarray | None) -> CodecSpeed | None:
+        if made_by == "tune" or not isinstance(sample, np.ndarray) or not sample.size:
+            return None  # so that a trial is made
+        assert decision.codec is not None
+        return measure_speed(decision.codec, sample)
+
+    def _keep(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision, known: Known) -> None:
+        """Have the outcome of a trial kept for later jobs, and nonblocking calls decided anew."""
+        _engine.forget_calls()
+        about = self.measured.about
+        if about is None or _WORLD.Get_rank() or not known.pairs[0] or not known.spread <= MOST_SPREAD:
+            return
+        if not all(map(isfinite, (*known.seconds, *known.in_call))):
+            return
+        assert decision.codec is not None
+        row = Row(
+            op,
+            str(dtype),
+            nbytes,
+            *self._shape,
+            decision.codec.spec,
+            (decision.codec.spec, decision.algorithm, decision.chunk_nbytes, decision.levels),
+            known.compress,
+            (_us(known.seconds[0]), _us(known.seconds[1])),
+            (_us(known.in_call[0]), _us(known.in_call[1])),
+            round(1 / known.share, 3),
+            known.pairs,
+            round(known.spread, 3),
+            made_by,
+            made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M+00:00"),
+        )
+        before_finalize(store().write)
+        store().add(about, row)
+
+    # -- without a trial
+
+    @staticmethod
+    def _taken(decision: Decision, known: Known) -> Decision:
+        codec = decision.codec if known.compress else None
+        return replace(decision, codec=codec, ask=False, reason=known.reason)
+
+    def _by_row(
+        self, op: str, dtype: np.dtype, nbytes: int, decision: Decision, sharing: int = 0
+    ) -> Decision:
+        """By an earlier trial; without one by figures for ranks that share a port, or plain MPI's."""
+        known = self.measured.rows.find(self._row_kind(op, dtype, decision), nbytes)
+        if known is not None:
+            return self._taken(decision, known)
+        if sharing and not self.measured.frozen:
+            return self._by_figures(dtype, self._whole(op, nbytes), decision, sharing)
+        reason = "COMPCOLL_TABLE = read, and the table has no row of the kind"
+        return replace(decision, codec=None, ask=False, reason=reason)
+
+    def _by_figures(self, dtype: np.dtype, nbytes: int, decision: Decision, sharing: int) -> Decision:
+        assert decision.codec is not None
+        byte = self.measured.byte * sharing
+        if not byte:
+            return replace(decision, codec=None, ask=False, reason="its link was not measured")
+        speed = careful_speed(decision.codec, dtype)
+        ratio = self.measured.rows.ratio(str(dtype), decision.codec.spec)
+        if ratio is not None:
+            speed = replace(speed, share=1 / ratio)
+        compressed, plain = message_seconds(nbytes, byte, speed, decision.chunk_nbytes), nbytes * byte
+        reason = (
+            f"expected {1e3 * compressed:.3g} ms, plain MPI {1e3 * plain:.3g} ms, by the measured link and a "
+            f"ratio of {1 / speed.share:.2f}; compression is used below {CAREFUL:.2f} of that"
+        )
+        codec = decision.codec if compressed < CAREFUL * plain else None
+        return replace(decision, codec=codec, ask=False, reason=reason)
+
+
+def _us(seconds: float) -> float:
+    return round(1e6 * seconds, 1)

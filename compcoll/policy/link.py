@@ -1,0 +1,59 @@
+"""The bandwidth between two ranks, measured in some milliseconds by MPI's own messages."""
+
+from __future__ import annotations
+
+from time import perf_counter, sleep
+
+import numpy as np
+from mpi4py import MPI
+
+__all__ = ["byte_seconds"]
+
+#: Bytes of the smallest and the largest message, and seconds that one has to take to tell a bandwidth: a
+#: network's buckets let short ones pass at once.
+LEAST_NBYTES, MOST_NBYTES, SECONDS = 256 << 10, 64 << 20, 4e-3
+
+
+def byte_seconds(comm: MPI.Intracomm, peer: int) -> float:
+    """Measure what a byte takes while rank 0 and a peer send each other messages; collective.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        On which nothing else is under way.
+    peer : int
+
+    Returns
+    -------
+    float
+        In seconds, the same on all ranks.
+    """
+    found = np.zeros(1)
+    if comm.rank in (0, peer):
+        found[0] = _exchange(comm, peer if comm.rank == 0 else 0)
+    request = comm.Ibcast(found)
+    while not request.Test():  # the others leave the cores to these two: MPI waits with all its might
+        sleep(1e-4)
+    return float(found[0])
+
+
+def _exchange(comm: MPI.Intracomm, other: int) -> float:
+    """Seconds that a byte takes in the first message that is long enough, the quicker of two."""
+    nbytes = LEAST_NBYTES
+    while True:
+        send, recv = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+        spent = _seconds(comm, other, send, recv)
+        if spent >= SECONDS or nbytes >= MOST_NBYTES:
+            return min(spent, _seconds(comm, other, send, recv)) / nbytes
+        nbytes *= 2
+
+
+def _seconds(comm: MPI.Intracomm, other: int, send: np.ndarray, recv: np.ndarray) -> float:
+    """What an exchange takes at the end that is later."""
+    mine, theirs = np.zeros(1), np.zeros(1)
+    comm.Sendrecv(send[:1], other, recvbuf=recv[:1], source=other)
+    start = perf_counter()
+    comm.Sendrecv(send, other, recvbuf=recv, source=other)
+    mine[0] = perf_counter() - start
+    comm.Sendrecv(mine, other, recvbuf=theirs, source=other)
+    return float(max(mine[0], theirs[0]))

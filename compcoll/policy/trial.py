@@ -1,0 +1,361 @@
+"""The calls of one kind under ``auto`` and ``pays``: which go compressed, which plain, and why.
+
+A `Kind` cuts its calls into blocks that all go one way. `compcoll.policy.advisor` tells it at the end of each
+when the next call began, and how the ranks find their largest figure. There is no clock here and no MPI, so
+that tests replay recorded series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from math import inf, isfinite
+
+from compcoll.core._cpu import Count
+from compcoll.policy.speed import CodecSpeed, Coding
+
+__all__ = ["BLOCK", "LARGE_BLOCK", "LARGE_NBYTES", "MOST_PAIRS", "WARM", "Kind", "Known", "median"]
+
+#: Plain calls before a trial: they warm up memory and connections, and a rare kind never pays for one.
+WARM = 8
+#: Calls of a block, and those at its beginning that are not measured: a network's queues hold calls of the
+#: block before. From `LARGE_NBYTES` of a rank on they are few.
+BLOCK, LARGE_BLOCK = (8, 2), (2, 1)
+LARGE_NBYTES = 1 << 20
+#: Pairs of blocks after which a trial may end, and ends. The pair before these is not counted: pages,
+#: connections and buckets of the network are still warming up.
+FEW_PAIRS, MOST_PAIRS = 3, 8
+#: Compression has to take less than this part of plain MPI's time, in three of four pairs.
+GAIN = 0.95
+#: Parts of plain MPI's time from which one pair of large calls, and each of two, end a trial.
+HOPELESS, POOR = 2.0, 1.25
+#: Calls of a chosen way at which its time and ratio are looked at, then each so many; and at which both ways
+#: are tried again.
+WATCHES, EACH_WATCH, LOOKS = (16, 64, 256), 1024, (512, 2048, 8192)
+#: Times by which a call may be slower or quicker than in the trial, at the first watches and at later ones,
+#: and the part by which the ratio may differ.
+EARLY, LATE, RATIO = 1.5, 1.25, 0.15
+#: Pairs of blocks of a look; the first is not counted.
+LOOK_PAIRS = 3
+#: Looks that may reverse each other before the kind is left to plain MPI.
+REVERSALS = 2
+#: Calls of a block that never ends.
+ENDLESS = 1 << 62
+
+#: Agrees on the largest of each figure over the ranks; collective.
+Agree = Callable[[Sequence[float]], list[float]]
+
+
+@dataclass(frozen=True)
+class Known:
+    """Outcome of a trial.
+
+    Attributes
+    ----------
+    compress : bool
+    seconds : tuple of float
+        Of a compressed call and of a plain one, from start to start, on the slowest rank.
+    in_call : tuple of float
+        Those within the calls.
+    share : float
+        Bytes that travel, as a part of the uncompressed ones.
+    pairs : tuple of int
+        How many were counted, and how many of these compression won.
+    spread : float
+        By how much the pairs differ, as a part of their median.
+    source : str
+        Where it comes from, for reasons.
+    """
+
+    compress: bool
+    seconds: tuple[float, float] = (inf, inf)
+    in_call: tuple[float, float] = (inf, inf)
+    share: float = 1.0
+    pairs: tuple[int, int] = (0, 0)
+    spread: float = 0.0
+    source: str = "a trial"
+
+    @property
+    def reason(self) -> str:
+        """The comparison in words."""
+        if not self.pairs[0]:
+            return self.source
+        compressed, plain = (1e3 * x for x in self.seconds)
+        n, won = self.pairs
+        return (
+            f"measured {compressed:.3g} ms, plain MPI {plain:.3g} ms, ratio {1 / self.share:.2f}, "
+            f"{won} of {n} pairs ({self.source}{', busy' if self.spread > 0.5 else ''}); "
+            f"compression is used below {GAIN:.2f} of plain MPI's time"
+        )
+
+    def with_figures(self, seconds: float, share: float) -> Known:
+        """The outcome with the time of its way in calls, and what travels, where these are not known."""
+        if isfinite(self.in_call[not self.compress]):
+            return self
+        in_call = (seconds, inf) if self.compress else (inf, seconds)
+        return replace(self, in_call=in_call, share=share or 1.0)
+
+    def differs(self, seconds: float, share: float, limit: float) -> bool:
+        """Whether calls of its way take so many times longer or shorter, or other data travel."""
+        before = self.in_call[not self.compress]
+        if seconds > 0 and before > 0 and max(seconds / before, before / seconds) > limit:
+            return True
+        return self.compress and share > 0 and abs(share / self.share - 1) > RATIO
+
+
+@dataclass
+class _Pair:
+    """A block of calls each way: seconds from start to start, seconds in calls, and the part that travels."""
+
+    taken: dict[bool, float] = field(default_factory=dict)
+    in_call: dict[bool, float] = field(default_factory=dict)
+    share: float = 0.0
+
+    @property
+    def part(self) -> float:
+        """Compressed time as a part of plain time; infinite where one is not known."""
+        plain = self.taken[False]
+        return self.taken[True] / plain if 0 < plain < inf else inf
+
+    def add(self, way: bool, count: Count, began: float) -> None:
+        """Add a block, before the call that began then."""
+        self.taken[way] = (began - count.since) / (count.calls - count.skip) if count.since else inf
+        self.in_call[way] = count.seconds / count.calls
+        if way and count.raw_nbytes:
+            self.share = count.wire_nbytes / count.raw_nbytes
+
+    def agree(self, agree: Agree) -> None:
+        """Take the figures of the slowest rank."""
+        mine = [self.taken[True], self.taken[False], self.in_call[True], self.in_call[False], self.share]
+        found = agree(mine)
+        self.taken, self.in_call = {True: found[0], False: found[1]}, {True: found[2], False: found[3]}
+        self.share = found[4]
+
+
+class _State(Enum):
+    WARM = "plain calls before anything is known"
+    TRIAL = "blocks both ways, until one is chosen"
+    LOOK = "a few blocks both ways, to see whether the chosen way still is the quicker one"
+    CHOSEN = "the chosen way"
+    HOPELESS = "plain calls, as a trial was not worth it"
+
+
+class Kind:
+    """State of the calls of one kind.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of a rank in a call.
+    coding : Coding
+        Bytes that a rank encodes and decodes in a call.
+    known : Known, optional
+        Outcome of an earlier trial, by which calls go from the first one on.
+    on_end : callable, optional
+        ``on_end(known)`` is called when a trial has ended.
+
+    Attributes
+    ----------
+    compress : bool
+        Whether the calls of the block go compressed.
+    count : Count
+        The block.
+    known : Known or None
+        What the calls go by while there is no trial.
+    """
+
+    def __init__(
+        self,
+        nbytes: int,
+        coding: Coding,
+        known: Known | None = None,
+        on_end: Callable[[Known], object] = lambda known: None,
+    ):
+        self._block = LARGE_BLOCK if nbytes >= LARGE_NBYTES else BLOCK
+        self._coding, self._on_end = coding, on_end
+        self.known = known
+        self._pairs: list[_Pair] = []
+        self._ways: list[bool] = []  # of the blocks of the last pair that are to come, and of the current one
+        self._by_look = False  # whether a look began the trial
+        self._reversals = self._trials = 0
+        self._chosen = 0  # calls since a way was chosen
+        self.compress = False
+        if known is not None:
+            self._follow()
+        else:
+            self._state = _State.WARM
+            self._begin(False, WARM)
+
+    @property
+    def reason(self) -> str:
+        """Why the calls of the block go their way."""
+        if self._state in (_State.TRIAL, _State.LOOK):
+            way = "compressed" if self.compress else "plain"
+            return f"on trial: both ways are measured, pair {len(self._pairs)}, {way}"
+        if self.known is None:
+            return f"the first {WARM} calls of a kind are plain MPI's, then both ways are measured"
+        return self.known.reason
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the next call of the kind begins another block."""
+        return self.count.calls >= self.count.most
+
+    def go_on(self, began: float, agree: Agree, speed: Callable[[], CodecSpeed | None]) -> None:
+        """Begin the next block; collective where ``agree`` is.
+
+        Parameters
+        ----------
+        began : float
+            When its first call started, in seconds of the clock of `Count`.
+        agree : callable
+        speed : callable
+            Measures the codec on the values of the call; None where this rank sends none.
+        """
+        if self._state in (_State.TRIAL, _State.LOOK):
+            self._end_block(began, agree)
+        elif self._state is _State.CHOSEN:
+            self._watch(agree)
+        else:
+            self._weigh(agree, speed)
+
+    # -- blocks
+
+    def _begin(self, compress: bool, n: int, skip: int = 0) -> None:
+        self.compress, self.count = compress, Count(n, skip)
+
+    def _begin_pairs(self, state: _State) -> None:
+        self._state, self._pairs = state, []
+        self._begin_pair()
+
+    def _begin_pair(self) -> None:
+        """Begin with the way of the block before: compressed and plain, plain and compressed, and so on."""
+        first = len(self._pairs) % 2 == 0
+        self._pairs.append(_Pair())
+        self._ways = [first, not first]
+        self._begin(first, *self._block)
+
+    def _end_block(self, began: float, agree: Agree) -> None:
+        self._pairs[-1].add(self._ways.pop(0), self.count, began)
+        if self._ways:
+            self._begin(self._ways[0], *self._block)
+            return
+        self._pairs[-1].agree(agree)
+        is_over = self._judge() if self._state is _State.TRIAL else self._look()
+        if not is_over:
+            self._begin_pair()
+
+    # -- trials
+
+    def _judge(self) -> bool:
+        """End the trial where its pairs tell enough; whether they did."""
+        first, counted = self._pairs[0], self._pairs[1:]
+        parts = [pair.part for pair in counted if isfinite(pair.part)]
+        middle = median(parts) if parts else inf
+        # Small calls are over before a network's buckets are empty: their first pair says nothing.
+        is_poor = self._block == LARGE_BLOCK and (
+            first.part > HOPELESS or (bool(parts) and min(first.part, parts[0]) > POOR)
+        )
+        won = sum(part < 1 for part in parts)
+        is_sure = len(parts) == FEW_PAIRS and won in (0, FEW_PAIRS) and abs(middle - 1) > 1 - GAIN
+        if not (is_poor or is_sure or len(counted) >= MOST_PAIRS):
+            return False
+        compress = not is_poor and middle < GAIN and 4 * won >= 3 * len(parts)
+        self._end_trial(_known(compress, counted or [first], won))
+        return True
+
+    def _end_trial(self, known: Known) -> None:
+        if self._by_look and self.known is not None and self.known.compress != known.compress:
+            self._reversals += 1
+            if self._reversals == REVERSALS:
+                known = Known(False, source="the quicker way changes from look to look: plain MPI")
+        self._by_look = False
+        self._trials += 1
+        self._chosen, self.known = 0, known
+        self._on_end(known)
+        self._follow()
+
+    def _look(self) -> bool:
+        """Begin a trial where a look disagrees with the chosen way; whether it is over."""
+        if len(self._pairs) < LOOK_PAIRS:
+            return False
+        assert self.known is not None
+        parts = [pair.part for pair in self._pairs[1:]]
+        self._by_look = min(parts) > 1 if self.known.compress else max(parts) < GAIN
+        if self._by_look:
+            self._begin_pairs(_State.TRIAL)
+        else:
+            self._follow()
+        return True
+
+    def _weigh(self, agree: Agree, speed: Callable[[], CodecSpeed | None]) -> None:
+        """Begin a trial unless coding takes what it saves, or nothing is saved."""
+        self._chosen += self.count.calls if self._state is _State.HOPELESS else 0
+        mine = speed()
+        figures = (mine.encode, mine.decode, mine.share) if mine is not None else (0.0, 0.0, 0.0)
+        plain, encode, decode, share = agree([self.count.seconds / self.count.calls, *figures])
+        coding, wire = self._coding.seconds(encode, decode), share * plain
+        # Half of the shorter one is beside the longer one at best.
+        if not share or (share < GAIN and max(coding, wire) + min(coding, wire) / 2 < plain):
+            self._begin_pairs(_State.TRIAL)
+            return
+        why = f"coding takes {1e3 * coding:.3g} ms" if share < GAIN else "little is saved"
+        source = f"plain MPI takes {1e3 * plain:.3g} ms, {why} at a ratio of {1 / share:.2f}"
+        self.known, self._state = Known(False, source=source), _State.HOPELESS
+        self._begin(False, next((n for n in LOOKS if n > self._chosen), ENDLESS) - self._chosen)
+
+    # -- the chosen way
+
+    def _follow(self) -> None:
+        """Go the chosen way until it is looked at."""
+        assert self.known is not None
+        self._state = _State.CHOSEN
+        after = self._chosen + 1
+        quiet = WATCHES[0] << 2 * min(self._trials, 3)  # so that a busy machine begins few trials
+        watch = next((n for n in WATCHES if n >= max(after, quiet)), -(-after // EACH_WATCH) * EACH_WATCH)
+        look = next((n for n in LOOKS if n >= after), ENDLESS)
+        is_final = self._reversals == REVERSALS
+        self._begin(self.known.compress, ENDLESS if is_final else min(watch, look) - self._chosen)
+
+    def _watch(self, agree: Agree) -> None:
+        """Compare calls since the last watch with those of the trial, and begin another where they differ."""
+        assert self.known is not None
+        count = self.count
+        self._chosen += count.calls
+        sent = count.wire_nbytes / count.raw_nbytes if count.raw_nbytes else 0.0
+        seconds, share = agree([count.seconds / count.calls, sent])
+        known = self.known = self.known.with_figures(seconds, share)
+        limit = EARLY if self._chosen < WATCHES[-1] else LATE
+        if known.differs(seconds, share, limit):
+            self._begin_pairs(_State.TRIAL)
+        elif self._chosen in LOOKS:
+            self._begin_pairs(_State.LOOK)
+        else:
+            self._follow()
+
+
+def _known(compress: bool, pairs: list[_Pair], won: int) -> Known:
+    """The outcome of a trial whose counted pairs are these."""
+
+    def middle(of: Callable[[_Pair], float]) -> float:
+        return median([of(pair) for pair in pairs])
+
+    parts = [pair.part for pair in pairs]
+    usual = median(parts)
+    return Known(
+        compress,
+        (middle(lambda pair: pair.taken[True]), middle(lambda pair: pair.taken[False])),
+        (middle(lambda pair: pair.in_call[True]), middle(lambda pair: pair.in_call[False])),
+        middle(lambda pair: pair.share) or 1.0,
+        (len(parts), won),
+        (max(parts) - min(parts)) / usual if 0 < usual < inf else inf,
+        "a trial in this job",
+    )
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle of some values; the mean of the two in the middle."""
+    ordered = sorted(values)
+    n = len(ordered)
+    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2

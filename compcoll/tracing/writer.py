@@ -1,0 +1,141 @@
+"""The trace file of a rank, which `compcoll.tracing.recording` writes: a line of JSON for each call.
+
+The first line says of which rank and program the file is (``trace``: the version of the format). A line with
+``clock`` says how far that rank's clock was off from rank 0's: they stand near the beginning and the end. A
+line ``rows`` before the last has the times of calls that were measured both ways. The last has ``end``: how
+many calls were written, and whether the program failed. The line of a call has
+
+=================  ============================================================================
+``op``             the method
+``comm``, ``size`` name of the communicator, else its class; its ranks
+``file``, ``line`` where the program called; a program in C has the symbol of a function for the line
+``nbytes``         of the buffer that the call is about; 0 where its arguments do not tell
+``accelerated``    false where the call went to MPI unchanged
+``reason``         why it ran as it did
+``bytes``          that would have left this rank uncompressed
+``wire_bytes``     that left it, headers included
+``start``          seconds, of this rank's clock
+``returned``       of a nonblocking call the seconds until its method had returned
+``total``          seconds that the call took
+``problem``        the type of the exception that was raised, if one was
+=================  ============================================================================
+
+and, where it was accelerated, ``codec``, ``algorithm``, ``codecs``, ``dimensions``, ``fallbacks``,
+``error_bound`` (null where it is not known), and the seconds ``encode``, ``decode`` and ``wait``, as in
+`compcoll.Report`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable
+from functools import lru_cache
+from json import dumps
+from math import inf
+from pathlib import Path
+from platform import node
+from typing import Any
+
+from compcoll.report import describe
+from compcoll.tracing import VERSION
+from compcoll.tracing.exchange import Reading
+from compcoll.tracing.records import Record, Site
+
+__all__ = ["Trace"]
+
+
+class Trace:
+    """The file of a rank in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+    rank, size : int
+        Of the world.
+    """
+
+    def __init__(self, folder: Path, rank: int, size: int):
+        self._calls = 0
+        self._file = (folder.resolve() / f"rank{rank:05d}.jsonl").open("w", encoding="utf-8")
+        # Written with what comes first, since `sys.argv` is the program's by then.
+        self._head: dict[str, Any] | None = {"trace": VERSION, "rank": rank, "size": size}
+
+    def add(self, records: Iterable[tuple[Record, Site]]) -> None:
+        """Write calls, so that they stay where the program is killed."""
+        lines = [_line(*pair) for pair in records]
+        self._calls += len(lines)
+        self._write("".join(lines))
+
+    def add_clock(self, run: str, reading: Reading) -> None:
+        """Write how far this clock is off, and an identifier that all ranks of the program have."""
+        fields = {"clock": reading.at, "offset": reading.offset, "ping": reading.ping, "run": run}
+        self._write(dumps(fields) + "\n")
+
+    def add_rows(self, rows: list[dict[str, Any]]) -> None:
+        """Write times of calls that were measured both ways."""
+        if rows:
+            self._write(dumps({"rows": rows}) + "\n")
+
+    def close(self, failed: bool) -> None:
+        """Write the last line."""
+        self._write(dumps({"end": self._calls, "failed": failed, "at": time.perf_counter()}) + "\n")
+        self._file.close()
+
+    def _write(self, text: str) -> None:
+        if self._head is not None:
+            about = {"host": node(), "pid": os.getpid(), "program": sys.argv, "date": time.time()}
+            text = dumps({**self._head, **about, "at": time.perf_counter()}) + "\n" + text
+            self._head = None
+        self._file.write(text)
+        self._file.flush()
+
+
+def _line(record: Record, site: Site) -> str:
+    """The line of a call, in a microsecond where MPI served it."""
+    if record.accelerated:
+        text = _shared(record.method, site, record.nbytes, None, 0) + _accelerated(record)
+    else:
+        reason = site.reason_of(record)
+        text = _shared(record.method, site, record.nbytes, reason, record.unchanged_nbytes)
+    if record.is_open or record.failed:
+        text += f',"problem":"{"unfinished" if record.is_open else "Exception"}"'
+    if record.returned != record.end:
+        text += f',"returned":{record.returned - record.start:.9f}'
+    return f'{text},"start":{record.start:.9f},"total":{record.end - record.start:.9f}}}\n'
+
+
+@lru_cache(4096)
+def _shared(method: str, site: Site, nbytes: int, reason: str | None, sent: int) -> str:
+    """The beginning of the line of calls that are alike; those of MPI have a reason."""
+    fields: dict[str, Any] = {
+        "op": method,
+        "comm": site.comm.name,
+        "size": site.comm.size,
+        "file": site.file,
+        "line": site.line,
+        "nbytes": nbytes,
+    }
+    if reason is not None:
+        fields |= {"accelerated": False, "reason": reason, "bytes": sent, "wire_bytes": sent}
+    return dumps(fields)[:-1]
+
+
+def _accelerated(record: Record) -> str:
+    """The fields of an accelerated call."""
+    report = describe(*record.last)
+    fields = {
+        "accelerated": True,
+        "reason": report.reason,
+        "codec": report.codec,
+        "algorithm": report.algorithm,
+        "codecs": report.codecs,
+        "dimensions": report.dimensions,
+        "bytes": report.raw_nbytes,
+        "wire_bytes": report.wire_nbytes,
+        "fallbacks": report.fallbacks,
+        "error_bound": None if report.error_bound == inf else report.error_bound,
+        **{stage: report.seconds[stage] for stage in ("encode", "decode", "wait")},
+    }
+    return "," + dumps(fields)[1:-1]

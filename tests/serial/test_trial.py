@@ -1,0 +1,249 @@
+"""Trials of `compcoll.policy.trial`: recorded and made-up times, and which way calls go by them."""
+
+import random
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compcoll.policy import trial
+from compcoll.policy.speed import CodecSpeed, Coding, coding_of
+from compcoll.policy.trial import Kind, Known
+
+SMALL, LARGE = 64 << 10, 4 << 20
+#: A codec that always is worth a trial, and one that never is.
+QUICK, SLOW = CodecSpeed(1e-12, 1e-12, 0.5), CodecSpeed(1.0, 1.0, 0.5)
+
+
+class FakeCount:
+    """A block as the layer counts it, by a clock of the test's."""
+
+    def __init__(self, most, skip=0):
+        self.most, self.skip = most, skip
+        self.calls, self.since, self.seconds = 0, 0.0, 0.0
+        self.raw_nbytes = self.wire_nbytes = 0
+
+
+class Job:
+    """Calls of one kind in a job, each for as long as ``take(compress, call)`` says, after a pause.
+
+    Attributes
+    ----------
+    ways : list of bool
+        Whether each call went compressed.
+    agreed : int
+        How often the ranks met.
+    """
+
+    def __init__(self, take, nbytes=SMALL, known=None, speed=QUICK, pause=0.0, share=0.5):
+        self.take, self.speed, self.pause, self.share = take, speed, pause, share
+        self.ended, self.ways, self.now, self.agreed = [], [], 1.0, 0
+        self.kind = Kind(nbytes, Coding(nbytes, nbytes), known, self.ended.append)
+
+    def agree(self, figures):
+        assert all(figure == figure for figure in figures), "NaN"
+        self.agreed += 1
+        return list(figures)
+
+    def run(self, n):
+        for _ in range(n):
+            kind = self.kind
+            if kind.is_over:
+                kind.go_on(self.now, self.agree, lambda: self.speed)
+            count = kind.count
+            if count.calls == count.skip:
+                count.since = self.now
+            count.calls += 1
+            seconds = self.take(kind.compress, len(self.ways))
+            count.seconds += seconds
+            if kind.compress:
+                share = self.share(len(self.ways)) if callable(self.share) else self.share
+                count.raw_nbytes, count.wire_nbytes = (
+                    count.raw_nbytes + 1000,
+                    count.wire_nbytes + round(1000 * share),
+                )
+            self.ways.append(kind.compress)
+            self.now += seconds + self.pause
+        return self.ways
+
+
+@pytest.fixture(autouse=True)
+def fake_counts(monkeypatch):
+    monkeypatch.setattr(trial, "Count", FakeCount)
+
+
+def times(compressed, plain):
+    return lambda compress, call: compressed if compress else plain
+
+
+@pytest.mark.parametrize("nbytes", [SMALL, LARGE])
+@pytest.mark.parametrize(("compressed", "chosen"), [(0.7, True), (0.9, True), (1.1, False), (1.2, False)])
+def test_a_clear_trial_ends_early(nbytes, compressed, chosen):
+    job = Job(times(compressed, 1.0), nbytes)
+    n, _ = trial.BLOCK if nbytes == SMALL else trial.LARGE_BLOCK
+    ways = job.run(8 + 8 * n + 1)
+    c, p = [True] * n, [False] * n
+    assert ways == [False] * 8 + c + p + p + c + c + p + p + c + [chosen]
+    (known,) = job.ended
+    assert known.compress == chosen
+    assert known.pairs == (3, 3 * chosen)
+    assert known.seconds == pytest.approx((compressed, 1.0))
+    assert known.share == 0.5
+    assert f"{known.pairs[1]} of 3 pairs" in job.kind.reason
+
+
+def test_what_is_hardly_quicker_stays_plain():
+    job = Job(times(0.97, 1.0))
+    job.run(8 + 144 + 1)
+    assert job.ended[0].pairs == (8, 8)
+    assert not job.ended[0].compress
+    assert not job.ways[-1]
+
+
+@pytest.mark.parametrize(("factor", "n_pairs"), [(2.5, 1), (1.4, 2)])
+def test_what_is_much_slower_is_given_up(factor, n_pairs):
+    job = Job(times(factor, 1.0), LARGE)
+    ways = job.run(100)
+    assert sum(ways) == 2 * n_pairs
+    assert len(job.ended) == 1
+
+
+def test_the_first_calls_of_blocks_and_the_first_pair_are_not_counted():
+    """A network's queues hold calls of the block before; its buckets let the first ones pass."""
+
+    def take(compress, call):
+        place = (call - 8) % 8
+        if call < 8 + 16 or place < 2:
+            return 0.5 if compress else 0.1
+        return 0.8 if compress else 1.0
+
+    job = Job(take)
+    job.run(8 + 144 + 1)
+    assert job.ways[-1]
+    assert job.ended[0].seconds == pytest.approx((0.8, 1.0))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_hides_little(seed):
+    rng = random.Random(seed)
+    job = Job(lambda compress, call: rng.uniform(0.5, 1.0) if compress else rng.uniform(0.8, 1.4))
+    job.run(153)
+    assert job.ended[0].compress
+
+
+@pytest.mark.parametrize("pause", [0.5, 3.0])
+def test_pauses_count(pause):
+    """Where a program's own work takes most of the time, compression that saves little of it is not taken."""
+    job = Job(times(0.8, 1.0), pause=pause)
+    job.run(160)
+    assert job.ended[0].compress == (pause == 0.5)
+
+
+def test_a_trial_that_cannot_pay_is_not_made():
+    job = Job(times(1.0, 1.0), speed=SLOW)
+    assert not any(job.run(500))
+    assert job.agreed == 1
+    assert "coding takes" in job.kind.reason
+    job.speed = QUICK  # other data from now on
+    assert any(job.run(100)), "looked at again after 512 calls"
+
+
+def test_ranks_without_values_try():
+    job = Job(times(0.5, 1.0), speed=None)
+    assert any(job.run(20))
+
+
+def test_calls_go_by_what_is_known_from_the_first_one_on():
+    known = Known(True, (0.7, 1.0), (0.7, 1.0), 0.5, (3, 3), 0.0, "trial of yesterday")
+    job = Job(times(0.7, 1.0), known=known)
+    assert all(job.run(500))
+    assert not job.ended
+    assert "trial of yesterday" in job.kind.reason
+
+
+@pytest.mark.parametrize(
+    "change", [{"take": times(1.5, 1.0)}, {"share": 0.9}, {"take": times(0.2, 1.0)}], ids=str
+)
+def test_what_is_no_longer_so_is_tried_again(change):
+    """Another network, or other data, than those of the row."""
+    known = Known(True, (0.7, 1.0), (0.7, 1.0), 0.5, (3, 3))
+    job = Job(**{"take": times(0.7, 1.0), "known": known, **change})
+    job.run(16 + 160)
+    assert len(job.ended) == 1
+    assert job.ways[:17] == [True] * 17
+    assert not all(job.ways)
+
+
+def test_neighbouring_rows_have_no_times():
+    job = Job(times(0.7, 1.0), known=Known(True, source="as calls of 65536 and 262144 bytes"))
+    assert all(job.run(60))
+    job.take = times(2.0, 1.0)
+    job.run(400)
+    assert len(job.ended) == 1
+
+
+def test_a_look_finds_that_the_other_way_is_quicker_now():
+    """Plain calls tell nothing of how compressed ones would do: both are tried again now and then."""
+    quick = Job(lambda compress, call: (0.5 if call > 300 else 1.1) if compress else 1.0)
+    quick.run(512 + 400)
+    assert [known.compress for known in quick.ended] == [False, True]
+    assert quick.ways[-1]
+
+
+def test_looks_that_reverse_each_other_end_in_plain():
+    """As where the data alternate."""
+    state = {"trial": 0}
+
+    def take(compress, call):
+        return (0.5 if state["trial"] % 2 else 1.1) if compress else 1.0
+
+    job = Job(take)
+    job.kind._on_end = lambda known: (job.ended.append(known), state.update(trial=state["trial"] + 1))
+    for _ in range(40):
+        state["trial"] = len(job.ended)
+        job.run(500)
+    assert not any(job.ways[-1000:])
+    assert len(job.ended) <= 6
+
+
+def test_a_busy_machine_begins_few_trials():
+    rng = random.Random(1)
+    job = Job(lambda compress, call: rng.choice([1.0, 1.0, 9.0]))
+    job.run(4000)
+    assert len(job.ended) <= 6
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=20),
+    st.sampled_from([SMALL, LARGE]),
+    st.floats(0, 1),
+)
+def test_any_times_end_a_trial(series, nbytes, share):
+    """Within its limit, on whatever the clock says, and without NaN."""
+    job = Job(lambda compress, call: series[call % len(series)][compress], nbytes, share=share)
+    job.run(8 + (144 if nbytes == SMALL else 36) + 1)
+    assert len(job.ended) == 1 or job.kind.known is not None
+    assert job.kind.known.seconds[0] >= 0
+
+
+def test_a_call_that_raised_leaves_its_block_out(monkeypatch):
+    """Its start may not have been seen."""
+    monkeypatch.setattr(
+        FakeCount, "since", property(lambda self: 0.0, lambda self, value: None), raising=False
+    )
+    job = Job(times(0.5, 1.0))
+    job.run(8 + 144 + 1)
+    assert job.ended[0].compress is False
+
+
+@pytest.mark.parametrize("op", ["Alltoall", "Allgather", "Bcast", "Allreduce", "Gather", "Scatter", "Reduce"])
+def test_what_is_coded(op):
+    coding = coding_of(op, 1000, 4, 2)
+    assert coding.encoded + coding.decoded >= 1000
+    assert coding.seconds(1.0, 1.0) == (coding.encoded + coding.decoded) / 2
+
+
+def test_the_middle():
+    assert trial.median([3, 1, 2]) == 2
+    assert trial.median([4, 1, 2, inf]) == 3
