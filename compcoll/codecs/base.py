@@ -41,9 +41,8 @@ class Codec:
     has_shape: ClassVar[bool] = False
     #: Whether it has no frames of its own: it looks at the data to choose other codecs (`chosen`).
     chooses: ClassVar[bool] = False
-    #: Bytes per second to expect of a core where nothing was measured: encoding, decoding, and encoding that
-    #: gives the decoded values too (0: that is not had).
-    careful_speed: ClassVar[tuple[float, float, float]] = (1e9, 1e9, 0.0)
+    #: Bytes per second to expect of a core where nothing was measured: encoding, decoding.
+    careful_speed: ClassVar[tuple[float, float]] = (1e9, 1e9)
     #: Specs worth a look on new data or a new machine; empty: that without parameters.
     typical: ClassVar[tuple[str, ...]] = ()
     #: Whether it codes differences to values that both ends know, their base.

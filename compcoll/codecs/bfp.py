@@ -58,7 +58,7 @@ class BFP(Codec):
     name = "bfp"
     lossless = False
     dtypes = dtypes.FLOATS
-    careful_speed = (2.5e9, 2.5e9, 2e9)
+    careful_speed = (2.5e9, 2.5e9)
     typical = ("bfp:bits=5", "bfp:bits=7", "bfp:bits=12")
 
     def __init__(

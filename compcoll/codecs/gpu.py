@@ -92,8 +92,8 @@ def _decode(data: Any, info: FrameInfo, target: DeviceArray, adding: bool, strea
         raise _error(info, operation.problem)
 
 
-def _error(info: FrameInfo, problem: tuple) -> Exception:
-    kind, status, *_ = problem
+def _error(info: FrameInfo, problem: tuple[int, int]) -> Exception:
+    kind, status = problem
     if kind == _gpu.CHECKSUM:
         return FrameError(f"the payload's checksum is not {info.checksum:#010x}: the payload is damaged")
     if kind == _gpu.PAYLOAD:

@@ -1,4 +1,4 @@
-"""What the engine has of GPUs; see the docstrings in _gpu.pyx."""
+"""Bindings of the engine for GPUs; see the docstrings in _gpu.pyx."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ NO_GPU: int
 
 class Operation:
     frame: tuple[int, int, bool]
-    problem: tuple[Any, ...] | None
+    problem: tuple[int, int] | None
     def __init__(
         self,
         gpu: int,

@@ -182,15 +182,9 @@ cdef class Operation:
 
     @property
     def problem(self):
-        """What is wrong with the frame: kind, status, codec, bytes of the payload, its checksum; or None."""
+        """Kind of the error of a frame and status of its codec; None for a sound one."""
         cdef const Error* error = &self.own.get().error()
-        if not <int>error.problem:
-            return None
-        name = int(error.header.codec).to_bytes(8, "little").rstrip(b"\0").decode()
-        return (
-            <int>error.problem, error.status, name, error.header.payload_nbytes, error.header.checksum,
-            <bytes>error.bytes[:80],
-        )
+        return (<int>error.problem, error.status) if <int>error.problem else None
 
     cdef wait(self):
         cdef bint ended = False

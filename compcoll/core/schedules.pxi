@@ -68,7 +68,7 @@ cdef LinkSpeed link_of(link):
 
 
 def run(list ranks, profile, int size, bint flip, bint records, interval):
-    """Run `Compiled` schedules in virtual time; see `compcoll.schedule.virtual`.
+    """Run `Compiled` schedules in virtual time; see ``benchmarks/simulation/virtual.py``.
 
     Returns
     -------

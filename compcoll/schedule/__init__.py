@@ -3,5 +3,4 @@
 trace.py        an algorithm is run once, its verbs become operations
 graph.py        the schedule; block.py its blocks, planes.py the chunks of blocks that have a shape
 cache.py        schedules that were made before
-virtual.py      schedules of many ranks in virtual time
 """
