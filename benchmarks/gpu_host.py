@@ -27,7 +27,7 @@ from compcoll.engine import _engine
 from compcoll.engine.call import load_kernels
 from compcoll.engine.coding import coding
 from compcoll.engine.start import start_engine
-from compcoll.frame import HEADER_NBYTES, header_bytes
+from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
 from compcoll.schedule.trace import trace
 
 __all__ = ["BATCHES", "NBYTES", "SPECS", "Case", "code_chunks", "measure", "stages"]
@@ -134,7 +134,7 @@ def frame(spec: str, n: int, payload_nbytes: int) -> np.ndarray:
     """A frame whose checksum is 0, which is what kernels that do not run find."""
     name, params = spec.partition(":")[0], compcoll.codec(spec).params(F4, (n,))
     result = np.zeros(HEADER_NBYTES + payload_nbytes, np.uint8)
-    header = header_bytes(name, F4, (n,), params, 0.0, True, False, payload_nbytes, 0)
+    header = header_bytes(FrameInfo(name, F4, (n,), params, payload_nbytes))
     result[:HEADER_NBYTES] = np.frombuffer(header, np.uint8)
     result[76:80].view("<u4")[0] = _cpu.checksum(result[:76])
     return result
@@ -163,7 +163,7 @@ def forged(spec: str, payload_nbytes: int) -> np.ndarray:
     codec = compcoll.codec("mpc" if spec == "lossless" else spec)
     frame = np.zeros(HEADER_NBYTES + payload_nbytes, np.uint8)
     shape = (NBYTES // 4,)
-    header = header_bytes(codec.name, F4, shape, codec.params(F4, shape), 0.0, True, False, payload_nbytes)
+    header = header_bytes(FrameInfo(codec.name, F4, shape, codec.params(F4, shape), payload_nbytes))
     frame[:HEADER_NBYTES] = np.frombuffer(header, np.uint8)
     frame[76:80].view("<u4")[0] = _cpu.checksum(frame[:76])
     return frame

@@ -95,7 +95,7 @@ class Limit:
         mine, theirs = (self.values[r][: total // 4] for r in (self.comm.rank, 1 - self.comm.rank))
         encoded = compcoll.codec(SPEC).encode(mine[:n])
         about = compcoll.inspect(encoded)
-        head = frame.header_bytes(about.codec, about.dtype, (n,), about.params, 0.0, True)
+        head = frame.header_bytes(frame.FrameInfo(about.codec, about.dtype, (n,), about.params))
         x = Exchange(block, chunk, encoded.nbytes if coded or not device else chunk, n)
         x.params[:], x.header[:] = about.params, head
         x.send, x.recv = (a.__cuda_array_interface__["data"][0] for a in (self.send, self.recv))

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from compcoll.devices import cuda
-from compcoll.devices.kernels import JOB, Kernel
-from compcoll.devices.memory import DeviceArray
-from compcoll.devices.wrapping import wrap
+from compcoll.devices.kernels import Kernel
+from compcoll.devices.memory import DeviceArray, wrap
+
+from .kernel_jobs import JOB
 
 __all__ = ["FAKE", "Device", "Machine", "Queue", "open_machine"]
 

@@ -8,16 +8,55 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from compcoll.devices import kernels
-from compcoll.devices.kernels import JOB, RESULT, Kernel
+from compcoll.devices.kernels import Kernel
 from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
 
-__all__ = ["CHECKSUM", "Batch", "Block", "Launcher", "add", "decode", "encode", "grid", "problem"]
+__all__ = [
+    "CHECKSUM",
+    "JOB",
+    "RESULT",
+    "Batch",
+    "Block",
+    "Launcher",
+    "add",
+    "decode",
+    "encode",
+    "grid",
+    "problem",
+]
+
+#: struct Job and struct Result of csrc/cuda/job.cuh.
+JOB = np.dtype(
+    [
+        ("src", "<u8"),
+        ("dst", "<u8"),
+        ("n", "<u8"),
+        ("nbytes", "<u8"),
+        ("params", "<u8", 2),
+        ("result", "<u8"),
+        ("scratch", "<u8"),
+    ]
+)
+RESULT = np.dtype(
+    [
+        ("nbytes", "<i8"),
+        ("bound", "<f8"),
+        ("bad", "<u4"),
+        ("checksum", "<u4"),
+        ("extent", "<u8", 3),
+        ("params", "<u8", 2),
+        ("arrived", "<u4"),
+        ("wanted", "<u4"),
+        ("unused", "<u8"),
+        ("header", "u1", 80),
+    ]
+)
 
 #: Decoders that do not form checksums begin with this kernel.
 CHECKSUM = kernels.decoders("raw", np.dtype("u1"), (0, 0), False)[0]
@@ -114,7 +153,7 @@ def encode(device: Launcher, codec: Any, blocks: Sequence[Block], frames: Sequen
         job["src"], job["dst"], job["nbytes"] = block.address, frame + HEADER_NBYTES, block.nbytes
         job["n"] = _units(codec.name, dtype, block.shape)
         job["params"] = _job_params(codec.name, dtype, block.shape, params)
-        header = header_bytes(codec.name, dtype, block.shape, params, 0.0, True)
+        header = header_bytes(FrameInfo(codec.name, dtype, block.shape, params))
         result["header"], result["wanted"] = np.frombuffer(header, np.uint8), 1
         if codec.name == "raw":  # whose kernel has nothing to find out
             result["nbytes"] = block.nbytes
@@ -176,7 +215,8 @@ def add(
     jobs["params"] = [(a.params[0], terms.job_address(n + i)) for i, (a, _) in enumerate(infos)]
     sums.results["wanted"] = terms.results["wanted"][:n]
     for result, (a, b) in zip(sums.results, infos, strict=True):
-        header = header_bytes(a.codec, a.dtype, a.shape, a.params, a.bound + b.bound, a.checksum is not None)
+        checksum = None if a.checksum is None else 0
+        header = header_bytes(replace(a, payload_nbytes=0, bound=a.bound + b.bound, checksum=checksum))
         result["header"] = np.frombuffer(header, np.uint8)
     terms.upload()
     sums.upload(first.codec, 2)

@@ -11,6 +11,7 @@ if not _is_compiled(__path__):
 
 from compcoll.codecs import Codec, codec, codecs, decode
 from compcoll.core.errors import DeviceBufferError, FallbackError, FrameError, MismatchError, PolicyError
+from compcoll.core.library import check_mpi as _check_mpi
 from compcoll.frame import FrameInfo, inspect
 from compcoll.policy import Policy, Rule
 from compcoll.report import Report, Summary
@@ -48,16 +49,38 @@ __all__ = [
     "typed",
 ]
 
-_NEED_MPI = {
-    **dict.fromkeys(("Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"), "compcoll.comm"),
-    **dict.fromkeys(
-        ("BFLOAT16", "FLOAT16", "FLOAT8_E4M3", "FLOAT8_E5M2", "shaped", "typed"), "compcoll.buffers"
-    ),
+#: Names that are imported when first asked for, and the modules that have them; a module stands for itself.
+#: Most need MPI, which programs that use codecs alone should not pay for, or an optional package.
+#: `compcoll.auto` is none of them: importing it wraps COMM_WORLD, and no access to an attribute may do that.
+_LAZY = {
+    "BFLOAT16": "compcoll.buffers",
+    "FLOAT16": "compcoll.buffers",
+    "FLOAT8_E4M3": "compcoll.buffers",
+    "FLOAT8_E5M2": "compcoll.buffers",
+    "Cartcomm": "compcoll.comm",
+    "Comm": "compcoll.comm",
+    "Distgraphcomm": "compcoll.comm",
+    "Graphcomm": "compcoll.comm",
+    "bootstrap": "compcoll.launch.bootstrap",
+    "checkpoint": "compcoll.checkpoint",
+    "dask": "compcoll.dask",
+    "errors": "compcoll.errors",
+    "numcodecs": "compcoll.numcodecs",
+    "shaped": "compcoll.buffers",
+    "summary": "compcoll.engine.totals",
+    "torch": "compcoll.torch",
+    "typed": "compcoll.buffers",
+    "zarr": "compcoll.zarr",
 }
 
 
 if TYPE_CHECKING:
+    from compcoll import checkpoint as checkpoint
+    from compcoll import dask as dask
     from compcoll import errors
+    from compcoll import numcodecs as numcodecs
+    from compcoll import torch as torch
+    from compcoll import zarr as zarr
     from compcoll.buffers import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, shaped, typed
     from compcoll.comm import Cartcomm, Comm, Distgraphcomm, Graphcomm
     from compcoll.engine.totals import summary
@@ -65,24 +88,20 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str):
-        # Importing mpi4py initialises MPI, which programs that use codecs alone should not pay for.
-        if name in _NEED_MPI:
-            from compcoll.core.library import check_mpi
-
-            check_mpi()
-            return getattr(import_module(_NEED_MPI[name]), name)
-        if name == "errors":
-            return import_module("compcoll.errors")
-        if name == "bootstrap":
-            from compcoll.launch.bootstrap import bootstrap
-
-            return bootstrap
-        if name == "summary":
-            from compcoll.engine.totals import summary
-
-            return summary
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            module = import_module(_LAZY[name])
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"compcoll.{name} needs {error.name}, which is not installed: pip install {error.name}",
+                name=error.name,
+            ) from None
+        except (ImportError, RuntimeError):
+            _check_mpi()
+            raise
+        return module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_LAZY})

@@ -27,14 +27,15 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from compcoll.core import _cpu, dtypes
 from compcoll.core.errors import FrameError
 
-__all__ = ["HEADER_NBYTES", "FrameInfo", "inspect", "pack_header", "verify"]
+__all__ = ["HEADER_NBYTES", "SLACK", "FrameInfo", "header_bytes", "inspect", "pack_header", "verify"]
 
 MAGIC = b"CCF1"
 VERSION = 1
@@ -42,6 +43,8 @@ CHECKSUM = 1
 FALLBACK = 2
 _HEADER = struct.Struct("<4sBBBB8sQQQQQQdII")
 HEADER_NBYTES = _HEADER.size
+#: Room behind the raw size in an encoder's output, for streams that end past it and are then dropped.
+SLACK = 64
 MAX_NBYTES = 2**63 - 1
 
 
@@ -55,30 +58,30 @@ class FrameInfo:
         Name of the codec of the payload.
     dtype : numpy.dtype
     shape : tuple of int
-    nbytes : int
-        Bytes of the decoded array.
-    payload_nbytes, payload_offset : int
-        Where the payload lies in the frame, in bytes.
-    checksum : int or None
-        The payload's 32-bit checksum, None where the frame has none.
-    bound : float
-        Largest absolute error of any value, 0 if exact, NaN if unknown.
     params : tuple of int
         The codec's own two 64-bit words.
+    payload_nbytes, payload_offset : int
+        Where the payload lies in the frame, in bytes.
+    bound : float
+        Largest absolute error of any value, 0 if exact, NaN if unknown.
     fallback : bool
         Whether a lossy codec was asked for and the payload is lossless in its place.
+    checksum : int or None
+        The payload's 32-bit checksum, None where the frame has none.
+    nbytes : int
+        Bytes of the decoded array.
     """
 
     codec: str
     dtype: np.dtype
     shape: tuple[int, ...]
-    nbytes: int
-    payload_nbytes: int
-    payload_offset: int
-    checksum: int | None
-    bound: float
     params: tuple[int, int]
-    fallback: bool
+    payload_nbytes: int = 0
+    bound: float = 0.0
+    fallback: bool = False
+    checksum: int | None = 0
+
+    payload_offset: ClassVar[int] = HEADER_NBYTES
 
     @property
     def size(self) -> int:
@@ -86,57 +89,45 @@ class FrameInfo:
         return math.prod(self.shape)
 
     @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
     def frame_nbytes(self) -> int:
         """Bytes of the whole frame."""
-        return self.payload_offset + self.payload_nbytes
+        return HEADER_NBYTES + self.payload_nbytes
 
 
-def pack_header(
-    frame: np.ndarray,
-    codec: str,
-    dtype: np.dtype,
-    shape: tuple[int, ...],
-    params: tuple[int, int],
-    payload_nbytes: int,
-    bound: float,
-    fallback: bool = False,
-    checksum: bool = True,
-) -> None:
-    """Write the header in front of the payload that is already in ``frame``."""
-    end = HEADER_NBYTES + payload_nbytes
-    value = _cpu.checksum(frame[HEADER_NBYTES:end]) if checksum else 0
-    frame[:HEADER_NBYTES] = np.frombuffer(
-        header_bytes(codec, dtype, shape, params, bound, checksum, fallback, payload_nbytes, value), np.uint8
-    )
+def pack_header(frame: np.ndarray, info: FrameInfo) -> None:
+    """Write a header in front of the payload that is already in ``frame``, whose checksum is formed.
+
+    Parameters
+    ----------
+    frame : numpy.ndarray
+        uint8, of at least ``info.frame_nbytes`` bytes.
+    info : FrameInfo
+        With ``checksum`` None for a payload without one.
+    """
+    if info.checksum is not None:
+        info = replace(info, checksum=_cpu.checksum(frame[HEADER_NBYTES : info.frame_nbytes]))
+    frame[:HEADER_NBYTES] = np.frombuffer(header_bytes(info), np.uint8)
     frame[76:80].view("<u4")[0] = _cpu.checksum(frame[:76])
 
 
-def header_bytes(
-    codec: str,
-    dtype: np.dtype,
-    shape: tuple[int, ...],
-    params: tuple[int, int],
-    bound: float,
-    checksum: bool,
-    fallback: bool = False,
-    payload_nbytes: int = 0,
-    value: int = 0,
-) -> bytes:
+def header_bytes(info: FrameInfo) -> bytes:
     """A header without its own checksum."""
-    flags = (CHECKSUM if checksum else 0) | (FALLBACK if fallback else 0)
-    dims = (*shape, 1, 1, 1)[:3]
     return _HEADER.pack(
         MAGIC,
         VERSION,
-        flags,
-        dtypes.code_of(dtype),
-        len(shape),
-        codec.encode("ascii"),
-        *params,
-        *dims,
-        payload_nbytes,
-        bound,
-        value,
+        (0 if info.checksum is None else CHECKSUM) | (FALLBACK if info.fallback else 0),
+        dtypes.code_of(info.dtype),
+        len(info.shape),
+        info.codec.encode("ascii"),
+        *info.params,
+        *(*info.shape, 1, 1, 1)[:3],
+        info.payload_nbytes,
+        info.bound,
+        info.checksum or 0,
         0,
     )
 
@@ -180,38 +171,29 @@ def inspect(frame, available: int | None = None) -> FrameInfo:
     # With 1 in place of 0: array libraries form this product too.
     if math.prod(max(d, 1) for d in dims) * dtype.itemsize > MAX_NBYTES:
         raise FrameError(f"{dims} {dtype} in bytes are more than {MAX_NBYTES}")
-    nbytes = math.prod(dims) * dtype.itemsize
-    if payload_nbytes > nbytes:
-        raise FrameError(f"payload of {payload_nbytes} bytes is larger than the array's {nbytes}")
+    shape, fallback = tuple(dims[:ndim]), bool(flags & FALLBACK)
+    known = checksum if flags & CHECKSUM else None
+    info = FrameInfo(codec, dtype, shape, (p0, p1), payload_nbytes, bound, fallback, known)
+    if payload_nbytes > info.nbytes:
+        raise FrameError(f"payload of {payload_nbytes} bytes is larger than the array's {info.nbytes}")
     available = data.size if available is None else available
-    if available < HEADER_NBYTES + payload_nbytes:
-        raise FrameError(f"truncated: {available} of {HEADER_NBYTES + payload_nbytes} bytes")
+    if available < info.frame_nbytes:
+        raise FrameError(f"truncated: {available} of {info.frame_nbytes} bytes")
     if not bound >= 0 and not math.isnan(bound):
         raise FrameError(f"error bound {bound} is negative")
-    return FrameInfo(
-        codec,
-        dtype,
-        tuple(dims[:ndim]),
-        nbytes,
-        payload_nbytes,
-        HEADER_NBYTES,
-        checksum if flags & CHECKSUM else None,
-        bound,
-        (p0, p1),
-        bool(flags & FALLBACK),
-    )
+    return info
 
 
 def verify(frame: np.ndarray, info: FrameInfo) -> np.ndarray:
-    """The payload of a frame, after its checksum was compared; FrameError where it differs."""
-    payload = frame[info.payload_offset : info.frame_nbytes]
+    """Compare a payload's checksum; the payload, or FrameError where it differs."""
+    payload = frame[HEADER_NBYTES : info.frame_nbytes]
     if info.checksum is not None and _cpu.checksum(payload) != info.checksum:
         raise FrameError(f"the payload's checksum is not {info.checksum:#010x}: the payload is damaged")
     return payload
 
 
 def as_bytes(data) -> np.ndarray:
-    """Any contiguous buffer as a flat uint8 array, without a copy."""
+    """View any contiguous buffer as a flat uint8 array."""
     if isinstance(data, np.ndarray):
         if not data.flags.c_contiguous:
             raise ValueError("a frame has to be contiguous")

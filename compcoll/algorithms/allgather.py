@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from itertools import zip_longest
 
-from compcoll.algorithms.rounds import others, radices
+from compcoll.algorithms.groups import others, radices
 from compcoll.algorithms.runtime import Runtime
 
 
 async def ring_allgather(rt: Runtime, mine, blocks: list) -> None:
-    """``mine`` arrives as ``blocks[rank]`` of every rank."""
+    """Give every rank ``mine`` as its ``blocks[rank]``."""
     columns = list(zip_longest(*map(rt.chunks, blocks)))
     own: list = [*rt.chunks(mine)]
     own += [None] * (len(columns) - len(own))
@@ -22,7 +22,7 @@ async def ring_allgather(rt: Runtime, mine, blocks: list) -> None:
 
 
 async def ring_column(rt: Runtime, mine, column, tag: int, frame=None) -> None:
-    """One chunk of every rank goes round; ``None`` where a rank has none.
+    """Send one chunk of every rank round the ring; ``None`` where a rank has none.
 
     Where ``mine`` was decoded from a frame, that is forwarded.
     """
@@ -30,7 +30,7 @@ async def ring_column(rt: Runtime, mine, column, tag: int, frame=None) -> None:
     if mine is not None and frame is None:
         own = column[rt.rank]
         frame = await rt.encode(mine, own)
-        rt.start(rt.settle(frame, mine, own))
+        rt.start(rt.write_decoded(frame, mine, own))
     for hop in range(1, rt.size):
         chunk = column[(rt.rank - hop) % rt.size]
         arriving = rt.recv(left, chunk, tag) if chunk is not None else None
@@ -43,20 +43,20 @@ async def ring_column(rt: Runtime, mine, column, tag: int, frame=None) -> None:
 
 
 async def recursive_doubling_allgather(rt: Runtime, mine, blocks: list) -> None:
-    """``mine`` arrives as ``blocks[rank]`` of every rank; the number of ranks is a power of two."""
+    """Give every rank ``mine`` as its ``blocks[rank]``, where the number of ranks is a power of two."""
     if rt.size & (rt.size - 1):
         raise ValueError(f"recursive doubling needs a power of two of ranks, not {rt.size}")
     await gather_in_rounds(rt, mine, blocks)
 
 
 async def gather_in_rounds(rt: Runtime, mine, blocks: list, first_tag: int = 0) -> None:
-    """``mine`` arrives as ``blocks[rank]`` of every rank; groups exchange all that they have so far."""
+    """Give every rank ``mine`` as its ``blocks[rank]``; groups exchange all that they have so far."""
     most = max(len(rt.chunks(block)) for block in blocks)
     held: dict[int, list] = {rt.rank: []}
     for chunk, into in zip(rt.chunks(mine), rt.chunks(blocks[rt.rank]), strict=True):
         frame = await rt.encode(chunk, into)
         held[rt.rank].append(frame)
-        rt.start(rt.settle(frame, chunk, into))
+        rt.start(rt.write_decoded(frame, chunk, into))
     stride = 1
     for radix in reversed(radices(rt.size)):
         first = first_tag - rt.rank // stride * stride * most  # so that tags count the owners in a group

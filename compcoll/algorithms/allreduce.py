@@ -14,7 +14,7 @@ from compcoll.algorithms.runtime import Runtime
 
 
 async def allreduce(rt: Runtime, send: list, recv: list, column_sum) -> None:
-    """The sum over ranks of ``send`` arrives as ``recv`` everywhere; both are cut into P blocks alike."""
+    """Sum ``send`` over ranks into ``recv`` of all; both are cut into P blocks alike."""
     sources = zip_longest(*map(rt.chunks, send))
     targets = zip_longest(*map(rt.chunks, recv))
 
@@ -28,7 +28,7 @@ async def allreduce(rt: Runtime, send: list, recv: list, column_sum) -> None:
 
 
 async def reduce(rt: Runtime, send: list, recv: list | None, root: int, column_sum) -> None:
-    """The sum over ranks of ``send`` arrives as ``recv`` at the root."""
+    """Sum ``send`` over ranks into ``recv`` of the root."""
     sources = list(zip_longest(*map(rt.chunks, send)))
     targets = list(zip_longest(*map(rt.chunks, recv))) if recv is not None else [None] * len(sources)
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from itertools import count
 
-from compcoll.algorithms.placement import placement
+from compcoll.algorithms.groups import placement
 from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.stream import recv_block, send_block
 from compcoll.algorithms.two_level import receive
 
 
 async def alltoall(rt: Runtime, send: list, recv: list) -> None:
-    """``send[p]`` goes to rank p, ``recv[p]`` comes from it; empty blocks take no message."""
+    """Send ``send[p]`` to rank p and receive ``recv[p]`` from it; empty blocks take no message."""
     for step in range(1, rt.size):
         source, dest = (rt.rank - step) % rt.size, (rt.rank + step) % rt.size
         rt.start(recv_block(rt, recv[source], source))
@@ -30,30 +30,30 @@ async def alltoall(rt: Runtime, send: list, recv: list) -> None:
 
 
 async def two_level_alltoall(rt: Runtime, send: list, recv: list) -> None:
-    """``send[p]`` goes to rank p, ``recv[p]`` comes from it; all blocks have equal lengths.
+    """Send ``send[p]`` to rank p and receive ``recv[p]`` from it; all blocks have equal lengths.
 
     Rank i of a node gathers what its ranks have for rank i of every other node.
     """
     at = placement(rt.nodes)
     node, place, n = at.node[rt.rank], at.place[rt.rank], len(send[0])
-    near, mates = at.members[node], at.mates(rt.rank)
+    own, peers = at.members[node], at.node_peers(rt.rank)
     others = at.members[node + 1 :] + at.members[:node]
-    duties = {mate: [p for ranks in others for p in ranks[i :: len(near)]] for i, mate in enumerate(near)}
-    gathered = {dest: rt.scratch(send[dest], len(near)) for dest in duties[rt.rank]}
+    duties = {peer: [p for ranks in others for p in ranks[i :: len(own)]] for i, peer in enumerate(own)}
+    gathered = {dest: rt.scratch(send[dest], len(own)) for dest in duties[rt.rank]}
 
     behind = len(rt.chunks(send[0]))  # the first tag behind those of the node's own blocks
 
     def part(block, i: int):
         return block[i * n : (i + 1) * n]
 
-    async def hand_over(mate: int) -> None:
-        blocks = [send[dest] for dest in duties[mate]]
+    async def hand_over(peer: int) -> None:
+        blocks = [send[dest] for dest in duties[peer]]
         joined = blocks[0]
         if len(blocks) > 1:
             joined = rt.scratch(joined, len(blocks))
             for i, block in enumerate(blocks):
                 await rt.copy(block, part(joined, i))
-        await send_block(rt, joined, mate, behind)
+        await send_block(rt, joined, peer, behind)
 
     async def take(source: int, blocks: list, first_tag: int = 0) -> None:
         joined = rt.scratch(blocks[0], len(blocks)) if len(blocks) > 1 else blocks[0]
@@ -63,17 +63,17 @@ async def two_level_alltoall(rt: Runtime, send: list, recv: list) -> None:
                 await rt.copy(part(joined, i), block)
 
     gathering = []
-    for mate in mates if gathered else ():
-        parts = [part(block, near.index(mate)) for block in gathered.values()]
-        gathering.append(rt.start(take(mate, parts, behind)))
+    for peer in peers if gathered else ():
+        parts = [part(block, own.index(peer)) for block in gathered.values()]
+        gathering.append(rt.start(take(peer, parts, behind)))
     for ranks in others:
         rt.start(take(ranks[place % len(ranks)], [recv[p] for p in ranks]))
-    for mate in mates:
-        if duties[mate]:
-            rt.start(hand_over(mate))
-    for mate in mates:
-        rt.start(recv_block(rt, recv[mate], mate))
-        rt.start(send_block(rt, send[mate], mate))
+    for peer in peers:
+        if duties[peer]:
+            rt.start(hand_over(peer))
+    for peer in peers:
+        rt.start(recv_block(rt, recv[peer], peer))
+        rt.start(send_block(rt, send[peer], peer))
     for dest, block in gathered.items():
         await rt.copy(send[dest], part(block, place))
     for task in gathering:

@@ -13,12 +13,12 @@ from compcoll.algorithms.runtime import Runtime
 
 
 async def chain_bcast(rt: Runtime, block, root: int) -> None:
-    """``block`` of the root arrives as ``block`` of every rank, through each of them in turn."""
+    """Give every rank the root's ``block``, through each of them in turn."""
     await _pipeline(rt, block, root, arity=1)
 
 
 async def tree_bcast(rt: Runtime, block, root: int) -> None:
-    """``block`` of the root arrives as ``block`` of every rank, through a binary tree."""
+    """Give every rank the root's ``block``, through a binary tree."""
     await _pipeline(rt, block, root, arity=2)
 
 
@@ -35,7 +35,7 @@ async def _pipeline(rt: Runtime, block, root: int, arity: int) -> None:
         if place:
             await rt.decode(frame, chunk)
         else:
-            rt.start(rt.settle(frame, chunk, chunk))
+            rt.start(rt.write_decoded(frame, chunk, chunk))
         for future in sent:
             await future
 

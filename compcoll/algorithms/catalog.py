@@ -16,7 +16,7 @@ from compcoll.algorithms.allreduce import allreduce, reduce
 from compcoll.algorithms.alltoall import alltoall, two_level_alltoall
 from compcoll.algorithms.bcast import chain_bcast, tree_bcast
 from compcoll.algorithms.cut import cut
-from compcoll.algorithms.placement import Placement, placement
+from compcoll.algorithms.groups import Placement, placement
 from compcoll.algorithms.reduce_scatter import compressed_sum, direct_sum, reduce_scatter, ring_sum
 from compcoll.algorithms.rooted import gather, scatter
 from compcoll.algorithms.runtime import Runtime

@@ -1,4 +1,4 @@
-"""How a block is shared out among ranks."""
+"""Division of a block among ranks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ CUT_UNIT = 64
 
 
 def cut(block, size: int, unit: int = 0) -> list:
-    """A block in as many parts as there are ranks, multiples of so many elements but for the tail.
+    """Divide a block into a part for each rank, of a multiple of ``unit`` elements but for the tail.
 
-    By default those of a codec's block.
+    By default ``unit`` is a codec's block.
     """
     unit = unit or CUT_UNIT
     step = -(-len(block) // size)

@@ -18,21 +18,19 @@ from typing import Any, NamedTuple
 
 from compcoll.algorithms.allgather import gather_in_rounds
 from compcoll.algorithms.cut import cut
-from compcoll.algorithms.placement import Placement
+from compcoll.algorithms.groups import Placement, Subgroup, others, radices
 from compcoll.algorithms.reduce_scatter import direct_sum
-from compcoll.algorithms.rounds import others, radices
 from compcoll.algorithms.runtime import Runtime
-from compcoll.algorithms.subgroup import Subgroup
 from compcoll.algorithms.two_level import Sharing, deliver, node_sums, receive
 
 __all__ = ["allreduce", "reduce"]
 
-#: What all leaders of a node send in a round before parts are exchanged as a whole, in chunks.
+#: Chunks that all leaders of a node send in a round before parts are exchanged as a whole.
 CHUNKS_OF_A_NODE = 16
 
 
 class Parts(NamedTuple):
-    """How a block is cut.
+    """Parts of a block.
 
     Attributes
     ----------
@@ -69,8 +67,8 @@ def _parts_of(rt: Runtime, block, at: Placement) -> Parts:
 
 
 async def allreduce(rt: Runtime, at: Placement, send, recv) -> None:
-    """The sum over ranks of ``send`` arrives as ``recv`` everywhere."""
-    node, mates = at.node[rt.rank], at.mates(rt.rank)
+    """Sum ``send`` over ranks into ``recv`` of all."""
+    node, peers = at.node[rt.rank], at.node_peers(rt.rank)
     sources, targets = (cut(block, at.width, block.unit) for block in (send, recv))
     parts = [_parts_of(rt, target, at) for target in targets]
 
@@ -80,9 +78,9 @@ async def allreduce(rt: Runtime, at: Placement, send, recv) -> None:
 
     async def lead(part: int) -> None:
         leaders = at.leaders(part)
-        total = await _node_sum(rt, mates, sources[part])
+        total = await _node_sum(rt, peers, sources[part])
         await _sum_of_part(Subgroup(rt, leaders), total, parts[part])
-        sharing = Sharing(rt, leaders, mates, dict(results(part)))
+        sharing = Sharing(rt, leaders, peers, dict(results(part)))
         changes_inside = len(at.members) < rt.size and not rt.inside_exact
         if len(parts[part].blocks) > 1 or changes_inside:
             await _gather_parts(sharing, parts[part], len(rt.chunks(sources[part])))
@@ -98,8 +96,8 @@ async def allreduce(rt: Runtime, at: Placement, send, recv) -> None:
 
 
 async def reduce(rt: Runtime, at: Placement, send, recv, root: int) -> None:
-    """The sum over ranks of ``send`` arrives as ``recv`` at the root."""
-    node, mates = at.node[rt.rank], at.mates(rt.rank)
+    """Sum ``send`` over ranks into ``recv`` of the root."""
+    node, peers = at.node[rt.rank], at.node_peers(rt.rank)
     sources = cut(send, at.width, send.unit)
     targets = cut(recv, at.width, recv.unit) if rt.rank == root else []
     # Behind the contributions to all parts, as a leader of one of them may be the root.
@@ -113,7 +111,7 @@ async def reduce(rt: Runtime, at: Placement, send, recv, root: int) -> None:
 
     async def lead(part: int) -> None:
         parts = _parts_of(rt, targets[part] if targets else rt.scratch(sources[part]), at)
-        total = await _node_sum(rt, mates, sources[part])
+        total = await _node_sum(rt, peers, sources[part])
         await _sum_of_part(Subgroup(rt, at.leaders(part)), total, parts)
         if rt.rank != root:
             await deliver(rt, root, dict(holders(parts, part)).get(rt.rank, []))
@@ -140,18 +138,18 @@ def _tagged(rt: Runtime, block) -> list[tuple[Any, int]]:
     return [(chunk, 2 * i) for i, chunk in enumerate(rt.chunks(block))]
 
 
-async def _node_sum(rt: Runtime, mates: list[int], block) -> Any:
+async def _node_sum(rt: Runtime, peers: list[int], block) -> Any:
     """The sum of a node's blocks; the block itself where the node has one."""
-    if not mates:
+    if not peers:
         return block
     total, tagged = rt.accumulator(block), _tagged(rt, block)
     places = [_elements_of(total, block, chunk) for chunk, _ in tagged]
-    await node_sums(rt, mates, [chunk for chunk, _ in tagged], [tag for _, tag in tagged], places)
+    await node_sums(rt, peers, [chunk for chunk, _ in tagged], [tag for _, tag in tagged], places)
     return total
 
 
 async def _sum_of_part(rt: Runtime, send, parts: Parts) -> None:
-    """The sum over ranks of ``send`` arrives in this rank's part, the same bits as on all that have it."""
+    """Sum ``send`` over ranks into this rank's part, with equal bits on all ranks that have it."""
     total, stride = send, rt.size
     for radix in (*parts.cutting, *parts.exchanging):
         stride //= radix
@@ -164,7 +162,7 @@ async def _sum_of_part(rt: Runtime, send, parts: Parts) -> None:
 
 
 async def _gather_parts(rt: Runtime, parts: Parts, first_tag: int) -> None:
-    """All parts arrive everywhere."""
+    """Give every rank all parts."""
     alike = list(range(rt.rank % parts.replicas, rt.size, parts.replicas))
     group = Subgroup(rt, alike)
     await gather_in_rounds(group, parts.blocks[group.rank], parts.blocks, first_tag)

@@ -26,7 +26,7 @@ class Sum(NamedTuple):
 
 
 async def reduce_scatter(rt: Runtime, send: list, into, column_sum) -> None:
-    """The sum over ranks of ``send[rank]`` arrives as ``into``."""
+    """Sum ``send[rank]`` over ranks into ``into``."""
     columns = list(zip_longest(*map(rt.chunks, send)))
     outs = rt.chunks(into)
 
@@ -40,7 +40,7 @@ async def reduce_scatter(rt: Runtime, send: list, into, column_sum) -> None:
 
 
 async def ring_sum(rt: Runtime, column, into, tag: int) -> Sum:
-    """Partial sums travel once around the ring."""
+    """Send partial sums once around the ring."""
     left, right = (rt.rank - 1) % rt.size, (rt.rank + 1) % rt.size
     total = column[left]
     for hop in range(2, rt.size + 1):
@@ -58,7 +58,7 @@ async def ring_sum(rt: Runtime, column, into, tag: int) -> Sum:
 
 
 async def direct_sum(rt: Runtime, column, into, tag: int) -> Sum:
-    """Every piece goes straight to its owner."""
+    """Send every piece straight to its owner, which adds them."""
     mine, total = column[rt.rank], None
     arriving = []
     if mine is not None:
@@ -82,7 +82,7 @@ async def _deliver(rt: Runtime, column, tag: int) -> None:
 
 
 async def compressed_sum(rt: Runtime, column, into, tag: int) -> Sum:
-    """Frames travel once around the ring and are added as they are."""
+    """Send frames once around the ring, which are added without decoding."""
     left, right = (rt.rank - 1) % rt.size, (rt.rank + 1) % rt.size
     frame = await rt.encode(column[left]) if column[left] is not None else None
     for hop in range(2, rt.size + 1):

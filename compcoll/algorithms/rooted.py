@@ -7,7 +7,7 @@ from compcoll.algorithms.stream import recv_block, send_block
 
 
 async def gather(rt: Runtime, mine, blocks: list, root: int) -> None:
-    """``mine`` arrives at the root as ``blocks[rank]``; ``blocks`` is looked at only there."""
+    """Give the root ``mine`` as its ``blocks[rank]``; ``blocks`` is read only there."""
     if rt.rank != root:
         await send_block(rt, mine, root)
         return
@@ -19,7 +19,7 @@ async def gather(rt: Runtime, mine, blocks: list, root: int) -> None:
 
 
 async def scatter(rt: Runtime, blocks: list, mine, root: int) -> None:
-    """``blocks[rank]`` of the root arrives as ``mine``; ``blocks`` is looked at only there."""
+    """Give every rank the root's ``blocks[rank]`` as ``mine``; ``blocks`` is read only there."""
     if rt.rank != root:
         await recv_block(rt, mine, root)
         return

@@ -1,4 +1,4 @@
-"""The verbs of which algorithms consist."""
+"""The verbs that algorithms are written in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Runtime"]
 
 
 class Runtime(Protocol):
-    """What an algorithm may do.
+    """Verbs of an algorithm.
 
     A frame is a number. `send`, `recv` and `start` return at once, and what they return may be awaited; all
     other verbs are awaited.
@@ -44,15 +44,15 @@ class Runtime(Protocol):
     inside_exact: bool
 
     async def encode(self, block: Block, into: Block | None = None, inside: bool = False) -> int:
-        """A frame of the block; ``inside``: for ranks of this node alone, by the codec for that.
+        """Encode a block; ``inside``: for ranks of this node alone, by the codec for that.
 
         Where the codec can give the frame's values on the way, they overwrite ``into``, which may be the
-        block itself (see `settle`).
+        block itself (see `write_decoded`).
         """
         ...
 
-    async def settle(self, frame: int, block: Block, into: Block, idle: bool = True) -> None:
-        """Give the owner the values that everybody else decodes, in ``into``; its own with ``owner_exact``.
+    async def write_decoded(self, frame: int, block: Block, into: Block, idle: bool = True) -> None:
+        """Write the values that a frame decodes to, or with ``owner_exact`` its block's own, to ``into``.
 
         ``idle``: when there is nothing else to do.
         """
@@ -64,7 +64,7 @@ class Runtime(Protocol):
         """Add the frame's values to an accumulator."""
 
     async def add(self, frame: int, other: int, like: Block) -> int:
-        """The frame of the sum of two frames of a block like ``like``, without decoding where that can be."""
+        """Add two frames of a block like ``like``, without decoding where the codec can."""
         ...
 
     async def copy(self, block: Block, into: Block, idle: bool = False) -> None:
@@ -74,11 +74,11 @@ class Runtime(Protocol):
         """Overwrite a block with an accumulator's values, rounded once; they are a result."""
 
     async def rounded(self, total: Block) -> Block:
-        """An accumulator's values, in a block's type."""
+        """Convert an accumulator to a block's type."""
         ...
 
     def accumulator(self, like: Block, into: Block | None = None) -> Block:
-        """Memory in which sums are formed, float32 for 16-bit floats; ``into`` if that fits."""
+        """Get memory for sums, float32 for 16-bit floats; ``into`` if that fits."""
         ...
 
     def send(self, frame: int, dest: int, tag: int = 0) -> Awaitable[Any]:
@@ -92,23 +92,23 @@ class Runtime(Protocol):
         """
         ...
 
-    def is_near(self, rank: int) -> bool:
+    def on_same_node(self, rank: int) -> bool:
         """Whether another rank is on this one's node, of several."""
         ...
 
     def scratch(self, like: Block, times: int = 1) -> Block:
-        """Memory for so many blocks of as many elements, one behind the other."""
+        """Get memory for so many blocks of as many elements, one behind the other."""
         ...
 
     def chunks(self, block: Block) -> list[Block]:
-        """A block cut into its chunks: on all ranks as many of blocks of equal length.
+        """Cut a block into its chunks: on all ranks as many of blocks of equal length.
 
         They have equal lengths where the block has no shape, else they are groups of planes.
         """
         ...
 
     def pieces(self, block: Block, count: int) -> list[Block]:
-        """A block that has a shape, cut into so many chunks."""
+        """Cut a block that has a shape into so many chunks."""
         ...
 
     def start(self, coroutine: Coroutine) -> Awaitable[Any]:

@@ -1,4 +1,4 @@
-"""A block from one rank to another, chunk by chunk: what most algorithms are made of.
+"""A block from one rank to another, chunk by chunk, of which most algorithms are made.
 
 Chunks are encoded, sent, received and decoded at the same time, a window of them at once: while one is
 on the wire the next one is being compressed.
@@ -12,17 +12,12 @@ from compcoll.algorithms.runtime import Runtime
 
 
 async def send_block(rt: Runtime, block, dest: int, first_tag: int = 0) -> None:
-    """Encode and send a block."""
-    await send_chunks(rt, rt.chunks(block), dest, first_tag)
-
-
-async def send_chunks(rt: Runtime, chunks: list, dest: int, first_tag: int = 0) -> None:
-    """Encode and send the chunks of a block; empty ones, which nobody may wait for, come first."""
+    """Encode and send a block; its empty chunks, which nobody may wait for, come first."""
 
     async def one(tag: int, chunk) -> None:
-        await rt.send(await rt.encode(chunk, inside=rt.is_near(dest)), dest, tag)
+        await rt.send(await rt.encode(chunk, inside=rt.on_same_node(dest)), dest, tag)
 
-    numbered = list(enumerate(chunks, first_tag))
+    numbered = list(enumerate(rt.chunks(block), first_tag))
     for tag, chunk in numbered:
         if not len(chunk):
             rt.start(one(tag, chunk))
@@ -31,11 +26,7 @@ async def send_chunks(rt: Runtime, chunks: list, dest: int, first_tag: int = 0) 
 
 async def recv_block(rt: Runtime, block, source: int) -> None:
     """Receive a block and decode it in place."""
-    await recv_chunks(rt, rt.chunks(block), source)
-
-
-async def recv_chunks(rt: Runtime, chunks: list, source: int) -> None:
-    """Receive the chunks of a block and decode them in place."""
+    chunks = rt.chunks(block)
     arriving: deque = deque()
     decoding: deque = deque()
     for tag, chunk in enumerate(chunks[: rt.window]):

@@ -16,9 +16,8 @@ from typing import Any
 
 from compcoll.algorithms.allgather import recursive_doubling_allgather, ring_column
 from compcoll.algorithms.cut import cut
-from compcoll.algorithms.placement import Placement, placement
+from compcoll.algorithms.groups import Placement, Subgroup, placement
 from compcoll.algorithms.runtime import Runtime
-from compcoll.algorithms.subgroup import Subgroup
 
 __all__ = [
     "Sharing",
@@ -38,7 +37,7 @@ class Sharing(Subgroup):
 
     Parameters
     ----------
-    mates : list of int
+    peers : list of int
         The other ranks of this one's node.
     tags : dict
         The tag of each chunk inside the node.
@@ -48,13 +47,13 @@ class Sharing(Subgroup):
         self,
         rt: Any,
         leaders: list[int],
-        mates: list[int],
+        peers: list[int],
         tags: dict[Any, int],
         turn: int = 0,
         turns: int = 1,
     ):
         super().__init__(rt, leaders, turn, turns)
-        self._mates, self._tags = mates, tags
+        self._peers, self._tags = peers, tags
 
     async def decode(self, frame: int, into: Any) -> None:
         if self.inside_exact:
@@ -64,22 +63,22 @@ class Sharing(Subgroup):
             await self.share(frame, into)
             await self._rt.decode(frame, into)
 
-    async def settle(self, frame: int, block: Any, into: Any, idle: bool = True) -> None:
-        if self.owner_exact or not self.inside_exact or not self._mates:
-            self._send(frame, into)  # its mates get what ranks of other nodes decode
-            await self._rt.settle(frame, block, into)
+    async def write_decoded(self, frame: int, block: Any, into: Any, idle: bool = True) -> None:
+        if self.owner_exact or not self.inside_exact or not self._peers:
+            self._send(frame, into)  # the node's other ranks get what ranks of other nodes decode
+            await self._rt.write_decoded(frame, block, into)
         else:
-            await self._rt.settle(frame, block, into, idle=False)
+            await self._rt.write_decoded(frame, block, into, idle=False)
             await self.share(frame, into)
 
     async def share(self, frame: Any, chunk: Any) -> None:
         """Give the values of a chunk, or its frame where they would change, to this node's other ranks."""
-        if self._mates:
+        if self._peers:
             self._send(await self._rt.encode(chunk, inside=True) if self.inside_exact else frame, chunk)
 
     def _send(self, frame: int, chunk: Any) -> None:
-        for mate in self._mates:
-            self._rt.send(frame, mate, self._tags[chunk])
+        for peer in self._peers:
+            self._rt.send(frame, peer, self._tags[chunk])
 
 
 async def receive(rt: Runtime, source: int, chunks: list[tuple[Any, int]]) -> None:
@@ -95,12 +94,12 @@ async def deliver(rt: Runtime, dest: int, chunks: list[tuple[Any, int]]) -> None
     """Send chunks, each with its tag, to another rank."""
 
     async def one(chunk, tag: int) -> None:
-        await rt.send(await rt.encode(chunk, inside=rt.is_near(dest)), dest, tag)
+        await rt.send(await rt.encode(chunk, inside=rt.on_same_node(dest)), dest, tag)
 
     await rt.all(one(chunk, tag) for chunk, tag in chunks)
 
 
-async def node_sums(rt: Runtime, mates: list[int], chunks: list, tags: list[int], into: Any = None) -> list:
+async def node_sums(rt: Runtime, peers: list[int], chunks: list, tags: list[int], into: Any = None) -> list:
     """This node's sums of some chunks, each with the tag of its contributions; None stays None.
 
     ``into``: memory for each, else it is found.
@@ -108,7 +107,7 @@ async def node_sums(rt: Runtime, mates: list[int], chunks: list, tags: list[int]
     sums = list(chunks)
 
     async def one(i: int, chunk, tag: int) -> None:
-        arriving = [rt.recv(mate, chunk, tag) for mate in mates]
+        arriving = [rt.recv(peer, chunk, tag) for peer in peers]
         total = rt.accumulator(chunk, into and into[i])
         await rt.copy(chunk, total, idle=True)
         for future in arriving:
@@ -116,7 +115,7 @@ async def node_sums(rt: Runtime, mates: list[int], chunks: list, tags: list[int]
         sums[i] = total
 
     some = [(i, chunk) for i, chunk in enumerate(chunks) if chunk is not None]
-    if mates:
+    if peers:
         await rt.all(one(i, chunk, tags[i]) for i, chunk in some)
     return sums
 
@@ -143,30 +142,30 @@ def _cut(rt: Runtime, block, at: Placement) -> list[list]:
 
 
 async def allreduce(rt: Runtime, send, recv, column_sum) -> None:
-    """The sum over ranks of ``send`` arrives as ``recv`` everywhere."""
+    """Sum ``send`` over ranks into ``recv`` of all."""
     at = placement(rt.nodes)
     sources, targets = _cut(rt, send, at), _cut(rt, recv, at)
-    node, n, mates = at.node[rt.rank], len(at.members), at.mates(rt.rank)
-    near = at.members[node]
+    node, n, peers = at.node[rt.rank], len(at.members), at.node_peers(rt.rank)
+    own_node = at.members[node]
 
     async def lead(part: int, c: int) -> None:
         target = targets[part][c]
-        column = await node_sums(rt, mates, sources[part][c], [2 * (c * n + k) for k in range(n)])
+        column = await node_sums(rt, peers, sources[part][c], [2 * (c * n + k) for k in range(n)])
         leaders = at.leaders(part)
         total, frame = await column_sum(Subgroup(rt, leaders), column, target[node], c)
         if total is not None:
             await rt.round(total, target[node])
         tags = {chunk: 2 * (c * n + k) + 1 for k, chunk in enumerate(target)}
-        sharing = Sharing(rt, leaders, mates, tags)
-        if frame is not None:  # which nobody settles
+        sharing = Sharing(rt, leaders, peers, tags)
+        if frame is not None:  # which no `write_decoded` shares
             rt.start(sharing.share(frame, target[node]))
         await ring_column(sharing, target[node], target, c, frame)
 
     async def follow(part: int, c: int) -> None:
         some = [(chunk, 2 * (c * n + k)) for k, chunk in enumerate(sources[part][c]) if chunk is not None]
-        await deliver(rt, near[part], some)
+        await deliver(rt, own_node[part], some)
         results = [(chunk, 2 * (c * n + k) + 1) for k, chunk in _in_ring_order(rt, targets[part][c])]
-        await receive(rt, near[part], results)
+        await receive(rt, own_node[part], results)
 
     await _each_part(rt, at, [len(columns) for columns in sources], lead, follow)
 
@@ -191,22 +190,22 @@ async def _each_part(rt: Runtime, at: Placement, lengths: list[int], lead, follo
 
 
 async def reduce(rt: Runtime, send, recv, root: int, column_sum) -> None:
-    """The sum over ranks of ``send`` arrives as ``recv`` at the root."""
+    """Sum ``send`` over ranks into ``recv`` of the root."""
     at = placement(rt.nodes)
     sources = _cut(rt, send, at)
     targets = _cut(rt, recv, at) if rt.rank == root else None
-    node, n, mates = at.node[rt.rank], len(at.members), at.mates(rt.rank)
+    node, n, peers = at.node[rt.rank], len(at.members), at.node_peers(rt.rank)
     own: dict[int, Any] = {}
 
     async def lead(part: int, c: int) -> None:
-        column = await node_sums(rt, mates, sources[part][c], [2 * (c * n + k) for k in range(n)])
+        column = await node_sums(rt, peers, sources[part][c], [2 * (c * n + k) for k in range(n)])
         into = targets[part][c][node] if targets else None
         total, frame = await column_sum(Subgroup(rt, at.leaders(part)), column, into, c)
         if rt.rank == root:
             own[c] = total
         elif total is not None:
             if frame is None:
-                frame = await rt.encode(await rt.rounded(total), inside=rt.is_near(root))
+                frame = await rt.encode(await rt.rounded(total), inside=rt.on_same_node(root))
             await rt.send(frame, root, 2 * (len(sources[part]) * n + c) + 1)
 
     async def follow(part: int, c: int) -> None:
@@ -233,10 +232,10 @@ async def reduce(rt: Runtime, send, recv, root: int, column_sum) -> None:
 
 
 async def reduce_scatter(rt: Runtime, send: list, into, column_sum) -> None:
-    """The sum over ranks of ``send[rank]`` arrives as ``into``."""
+    """Sum ``send[rank]`` over ranks into ``into``."""
     at = placement(rt.nodes)
     node, place, n = at.node[rt.rank], at.place[rt.rank], len(at.members)
-    mates, outs = at.mates(rt.rank), rt.chunks(into)
+    peers, outs = at.node_peers(rt.rank), rt.chunks(into)
     chunks = [rt.chunks(block) for block in send]
 
     def column(part: int, turn: int, c: int) -> list:
@@ -246,7 +245,7 @@ async def reduce_scatter(rt: Runtime, send: list, into, column_sum) -> None:
         return 2 * ((c * at.turns + turn) * n + k)
 
     async def lead(part: int, turn: int, c: int) -> None:
-        sums = await node_sums(rt, mates, column(part, turn, c), [tag(turn, c, k) for k in range(n)])
+        sums = await node_sums(rt, peers, column(part, turn, c), [tag(turn, c, k) for k in range(n)])
         dest = at.served(part, turn)[node]
         mine = dest == rt.rank and c < len(outs)
         equals = Subgroup(rt, at.leaders(part), turn, at.turns)
@@ -285,9 +284,9 @@ _AMONG_LEADERS: dict[str, Callable[..., Coroutine] | None] = {
 
 
 async def allgather(rt: Runtime, mine, blocks: list, algorithm: str) -> None:
-    """``mine`` arrives as ``blocks[rank]`` of every rank."""
+    """Give every rank ``mine`` as its ``blocks[rank]``."""
     at = placement(rt.nodes)
-    node, place, mates = at.node[rt.rank], at.place[rt.rank], at.mates(rt.rank)
+    node, place, peers = at.node[rt.rank], at.place[rt.rank], at.node_peers(rt.rank)
     chunks = [rt.chunks(block) for block in blocks]
     own = rt.chunks(mine)
     tags = {  # of what a rank of this node passes on: its own chunks, and as a leader those of other nodes
@@ -303,7 +302,7 @@ async def allgather(rt: Runtime, mine, blocks: list, algorithm: str) -> None:
 
     async def lead(part: int, turn: int, c: int) -> None:
         some, owner = column(part, turn, c), at.served(part, turn)[node]
-        sharing, frame = Sharing(rt, at.leaders(part), mates, tags, turn, at.turns), None
+        sharing, frame = Sharing(rt, at.leaders(part), peers, tags, turn, at.turns), None
         source = some[node]
         if source is not None and owner is not None and owner != rt.rank:
             frame = await rt.recv(owner, source, tags[source])
@@ -326,9 +325,9 @@ async def allgather(rt: Runtime, mine, blocks: list, algorithm: str) -> None:
         """Give the own chunk to the node, of which a leader passes it on."""
         into = chunks[rt.rank][c]
         frame = await rt.encode(own[c], into)
-        rt.start(rt.settle(frame, own[c], into))
-        for mate in mates:
-            rt.send(frame, mate, tags[into])
+        rt.start(rt.write_decoded(frame, own[c], into))
+        for peer in peers:
+            rt.send(frame, peer, tags[into])
 
     async def one(c: int) -> None:
         for turn in range(at.turns):
@@ -337,19 +336,19 @@ async def allgather(rt: Runtime, mine, blocks: list, algorithm: str) -> None:
             await rt.all(roles, at.width)
 
     if direct is not None:
-        sharing = Sharing(rt, at.leaders(place), mates, tags)
+        sharing = Sharing(rt, at.leaders(place), peers, tags)
         rt.start(direct(sharing, mine, [blocks[d] for d in at.leaders(place)]))
     columns = _columns(rt, at.turns * len(at.members))
     await rt.all((one(c) for c in range(max(map(len, chunks)))), columns)
 
 
 async def bcast(rt: Runtime, block, root: int, pipeline) -> None:
-    """``block`` of the root arrives as ``block`` of every rank, of each node through one of its ranks."""
+    """Give every rank the root's ``block``, those of each node through one of them."""
     at = placement(rt.nodes)
     leaders = at.leaders(0)
     leaders[at.node[root]] = root
     tags = {chunk: c for c, chunk in enumerate(rt.chunks(block))}
     if rt.rank in leaders:
-        await pipeline(Sharing(rt, leaders, at.mates(rt.rank), tags), block, at.node[root])
+        await pipeline(Sharing(rt, leaders, at.node_peers(rt.rank), tags), block, at.node[root])
     else:
         await receive(rt, leaders[at.node[rt.rank]], list(tags.items()))

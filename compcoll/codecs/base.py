@@ -1,20 +1,18 @@
-"""The base of all codecs: parameters, promises, and encode and decode on top of kernels."""
+"""The class of all codecs: parameters, promises, payloads by the kernels of csrc/cpu, frames."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
 
+from compcoll.codecs import decoding, gpu
+from compcoll.codecs.registry import codec as make_codec
 from compcoll.core import _cpu, dtypes
 from compcoll.devices import arrays
-from compcoll.frame import HEADER_NBYTES, FrameInfo, pack_header
+from compcoll.frame import HEADER_NBYTES, SLACK, FrameInfo, pack_header
 
 __all__ = ["SLACK", "Codec"]
-
-#: Room behind the raw size in an encoder's output, for streams that end past it and are then dropped.
-SLACK = 64
 
 
 class Codec:
@@ -50,6 +48,9 @@ class Codec:
     typical: ClassVar[tuple[str, ...]] = ()
     #: Whether it codes differences to values that both ends know, their base.
     has_base: ClassVar[bool] = False
+    #: In place of a place in the table: the choice of ``lossless``, and codecs that are not there.
+    CHOOSE: ClassVar[int] = -1
+    CALLBACK: ClassVar[int] = -2
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -74,10 +75,10 @@ class Codec:
     def __hash__(self) -> int:
         return hash(self.spec)
 
-    # -- what a subclass may say about its streams
+    # -- promises of a subclass about its streams
 
     def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
-        """The two words of the frame header that a decoder needs."""
+        """Get the two words of the frame header that a decoder needs."""
         return (0, 0)
 
     def max_nbytes(self, n: int, dtype) -> int:
@@ -89,7 +90,7 @@ class Codec:
         return HEADER_NBYTES + n * dtype.itemsize
 
     def shaped(self, dtype: np.dtype, shape: tuple[int, ...], largest_plane: int) -> tuple[int, ...]:
-        """The shape of 2 or 3 dimensions in which it codes an array of any; empty: its values in a row.
+        """Choose the shape of 2 or 3 dimensions in which to code an array; empty: its values in a row.
 
         Parameters
         ----------
@@ -119,57 +120,41 @@ class Codec:
         params : tuple of int
             The words for the header.
         """
-        shape = src.shape or (1,)
-        params = self.params(src.dtype, shape)
-        code = dtypes.code_of(src.dtype)
-        return _cpu.encode(self._index, code, shape, params, src.reshape(-1).view(np.uint8), dst)
+        return _cpu.encode(*self._arguments(src), src.reshape(-1).view(np.uint8), dst)
 
     def reconstruct_payload(
         self, src: np.ndarray, dst: np.ndarray, values: np.ndarray
     ) -> tuple[int, float, tuple[int, int]] | None:
-        """`encode_payload` that also writes what decoding gives to ``values``, an array like ``src``.
+        """Encode like `encode_payload`, and write the decoded values to ``values``, an array like ``src``.
 
         ``values`` is ``src``, which is unchanged where a status is returned, or apart from it. None where
         there is no such kernel.
         """
         if not _cpu.can_reconstruct(self._index):
             return None
-        shape = src.shape or (1,)
-        result = _cpu.reconstruct(
-            self._index,
-            dtypes.code_of(src.dtype),
-            shape,
-            self.params(src.dtype, shape),
-            src.reshape(-1).view(np.uint8),
-            dst,
-            values.reshape(-1).view(np.uint8),
-        )
+        flat, own = (array.reshape(-1).view(np.uint8) for array in (src, values))
+        result = _cpu.reconstruct(*self._arguments(src), flat, dst, own)
         return None if result[0] == _cpu.UNSUPPORTED else result
 
     def decode_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int:
         """Decode into a contiguous array of the frame's dtype and size; 0 or a negative status."""
-        return _cpu.decode(
-            self._index,
-            dtypes.code_of(info.dtype),
-            info.shape or (1,),
-            info.params,
-            payload,
-            dst.reshape(-1).view(np.uint8),
-        )
+        return _cpu.decode(*self._header(info), payload, dst.reshape(-1).view(np.uint8))
 
     def decode_add_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int | None:
         """Add the decoded values to ``dst``; None where there is no fused kernel."""
         if self._index < 0:
             return None
-        return _cpu.decode_add(
-            self._index,
-            dtypes.code_of(info.dtype),
-            info.shape or (1,),
-            info.params,
-            payload,
-            dst.reshape(-1).view(np.uint8),
-            dtypes.code_of(dst.dtype),
-        )
+        flat, code = dst.reshape(-1).view(np.uint8), dtypes.code_of(dst.dtype)
+        return _cpu.decode_add(*self._header(info), payload, flat, code)
+
+    def _arguments(self, src: np.ndarray) -> tuple:
+        """The first arguments of functions of ``_cpu`` that encode an array."""
+        shape = src.shape or (1,)
+        return self._index, dtypes.code_of(src.dtype), shape, self.params(src.dtype, shape)
+
+    def _header(self, info: FrameInfo) -> tuple:
+        """The first arguments of functions of ``_cpu`` that decode a frame."""
+        return self._index, dtypes.code_of(info.dtype), info.shape or (1,), info.params
 
     # -- frames
 
@@ -201,11 +186,8 @@ class Codec:
         ValueError
             For more than 3 dimensions, or an ``out`` that is too small.
         """
-        if arrays.is_cuda(array):
-            from compcoll.codecs import gpu
-
-            if gpu.takes(array):
-                return gpu.encode(self, array, out, carried, checksum)
+        if gpu.takes(array):
+            return gpu.encode(self, array, out, carried, checksum)
         src = arrays.to_host(array)
         if src.ndim > 3:
             raise ValueError(f"an array of {src.ndim} dimensions: at most 3 are supported; reshape it")
@@ -218,19 +200,20 @@ class Codec:
         return self.encode_into(src, out, carried, checksum)
 
     def encode_into(self, src: np.ndarray, out: np.ndarray, carried=0.0, checksum=True) -> np.ndarray:
-        """`encode` without its checks: contiguous host memory in, a view of ``out`` back."""
+        """Encode contiguous host memory without checks; a view of ``out``."""
         return self.reconstruct_into(src, out, None, carried, checksum)[0]
 
     def reconstruct_into(
         self, src: np.ndarray, out: np.ndarray, values: np.ndarray | None, carried=0.0, checksum=True
     ) -> tuple[np.ndarray, bool]:
-        """`encode_into`, and whether ``values`` hold what the frame decodes to.
+        """Encode, and say whether ``values`` hold what the frame decodes to.
 
         They do where the codec gives them on the way; else they are undefined. They may be ``src``, which is
         unchanged if they do not.
         """
         fallback = False
-        for codec in self._attempts(src):
+        codecs = (one for attempt in self.attempts(src.dtype) for one in attempt.chosen(src))
+        for codec in codecs:
             result = None
             if values is not None:
                 # A payload larger than the array would be dropped, when the array is overwritten already.
@@ -241,47 +224,36 @@ class Codec:
             if 0 <= nbytes <= src.nbytes:
                 break
             fallback = fallback or (nbytes in (_cpu.NONFINITE, _cpu.UNREPRESENTABLE) and not self.lossless)
-        frame = out[: HEADER_NBYTES + nbytes]
-        pack_header(
-            frame, codec.name, src.dtype, src.shape, params, nbytes, bound + carried, fallback, checksum
-        )
-        return frame, known
+        wanted = 0 if checksum else None
+        info = FrameInfo(codec.name, src.dtype, src.shape, params, nbytes, bound + carried, fallback, wanted)
+        pack_header(out, info)
+        return out[: info.frame_nbytes], known
+
+    def takes(self, dtype: np.dtype) -> bool:
+        """Whether it codes arrays of a dtype; others go lossless."""
+        return dtype in self.dtypes and (self.lossless or dtype in dtypes.FLOATS)
 
     def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
-        """This codec, then what is exact, then what always fits: each where the one before refuses."""
-        from compcoll.codecs.registry import codec
-
-        last = codec("raw" if self.lossless else "lossless")
-        takes = dtype in self.dtypes and (self.lossless or dtype in dtypes.FLOATS)
-        return (self, last) if takes else (last,)
+        """List the codecs to try in turn: this one, then ``lossless`` for a lossy one, else ``raw``."""
+        last = make_codec("raw" if self.lossless else "lossless")
+        return (self, last) if self.takes(dtype) else (last,)
 
     def chosen(self, src: np.ndarray) -> tuple[Codec, ...]:
-        """The codecs to try in turn for this array."""
+        """List the codecs to try in its place for an array."""
         return (self,)
 
-    def _attempts(self, src: np.ndarray) -> Iterator[Codec]:
-        for codec in self.attempts(src.dtype):
-            yield from codec.chosen(src)
+    def table_entry(self, dtype: np.dtype) -> tuple[int, list[tuple[int, int]]]:
+        """Get its place in the table of csrc/abi.h, and parameters for blocks of 1 to 3 dimensions."""
+        if self._index < 0 or type(self).encode_payload is not Codec.encode_payload:
+            return self.CALLBACK, [(0, 0)] * 3
+        if self.chooses:
+            return self.CHOOSE, [(0, 0)] * 3
+        return self._index, [self.params(dtype, (1,) * ndim) for ndim in (1, 2, 3)]
 
     def decode(self, frame, out=None):
         """Decompress a frame of any codec: its header says which. See `compcoll.decode`."""
-        from compcoll.codecs.decoding import decode
-
-        return decode(frame, out)
+        return decoding.decode(frame, out)
 
 
-#: In place of a codec's place in the table: the choice of ``lossless``, and what is not in the table.
-CHOOSE, CALLBACK = -1, -2
-
-
-def table_entry(codec: Codec, dtype: np.dtype) -> tuple[int, list[tuple[int, int]]]:
-    """A codec as compiled code has it: its place in the table, and parameters for blocks of 1 to 3
-    dimensions.
-    """
-    cls = type(codec)
-    none = [(0, 0)] * 3
-    if codec.chooses and cls.chosen is not Codec.chosen and cls.encode_payload is Codec.encode_payload:
-        return CHOOSE, none
-    if codec._index < 0 or cls.encode_payload is not Codec.encode_payload:
-        return CALLBACK, none
-    return codec._index, [codec.params(dtype, (1,) * ndim) for ndim in (1, 2, 3)]
+#: For the engine.
+table_entry = Codec.table_entry

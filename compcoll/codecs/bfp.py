@@ -105,9 +105,7 @@ class BFP(Codec):
         dim = self.dim or (2 if dtype.kind == "c" else 1)
         return (self.bits_of(dtype) | dim << 8 | options.ROUNDINGS.index(self.rounding) << 32, self.seed)
 
-    def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
-        """As of `Codec`, and lossless where no number of bits keeps ``rel``."""
-        codecs = super().attempts(dtype)
-        if codecs[0] is self and self.bits_of(dtype) > MAX_BITS[max(dtypes.real_dtype(dtype).itemsize, 4)]:
-            return codecs[1:]
-        return codecs
+    def takes(self, dtype: np.dtype) -> bool:
+        """Whether it codes arrays of a dtype; not where no number of bits keeps ``rel``."""
+        most = MAX_BITS[max(dtypes.real_dtype(dtype).itemsize, 4)]
+        return super().takes(dtype) and self.bits_of(dtype) <= most

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from compcoll.codecs.base import SLACK, Codec
-from compcoll.codecs.decoding import NO_BASE, STATUS, decode_into
+from compcoll.codecs.base import Codec
+from compcoll.codecs.host import NO_BASE, decode_into, output, payload_error
 from compcoll.codecs.registry import codec
 from compcoll.core import _cpu, dtypes
 from compcoll.core.errors import FrameError
-from compcoll.frame import HEADER_NBYTES, as_bytes, inspect, pack_header, verify
+from compcoll.frame import HEADER_NBYTES, SLACK, FrameInfo, as_bytes, inspect, pack_header, verify
 
 __all__ = ["Delta", "decode", "encode"]
 
@@ -63,24 +63,16 @@ def encode(array: np.ndarray, base: np.ndarray | None, number: int = 1) -> np.nd
         raise ValueError(f"the base is {base.shape} {base.dtype}, and the array {array.shape} {array.dtype}")
     if not 0 < number < 1 << 32:
         raise ValueError(f"number = {number} is not between 1 and 2**32 - 1")
-    values, known = np.ascontiguousarray(array).reshape(-1), np.ascontiguousarray(base).reshape(-1)
+    values, known = (np.ascontiguousarray(one).reshape(-1).view(np.uint8) for one in (array, base))
     out = np.empty(HEADER_NBYTES + values.nbytes + SLACK, np.uint8)
-    known = known.view(np.uint8)
+    code, shape = dtypes.code_of(array.dtype), array.shape or (1,)
     params = (VERSION, _name(known, number))
-    nbytes, bound, params = _cpu.encode(
-        Delta._index,
-        dtypes.code_of(values.dtype),
-        array.shape or (1,),
-        params,
-        values.view(np.uint8),
-        out[HEADER_NBYTES:],
-        known,
-    )
+    nbytes, bound, params = _cpu.encode(Delta._index, code, shape, params, values, out[HEADER_NBYTES:], known)
     if not 0 <= nbytes <= values.nbytes:
         return codec("lossless").encode(array)
-    frame = out[: HEADER_NBYTES + nbytes]
-    pack_header(frame, Delta.name, array.dtype, array.shape, params, nbytes, bound)
-    return frame
+    info = FrameInfo(Delta.name, array.dtype, array.shape, params, nbytes, bound)
+    pack_header(out, info)
+    return out[: info.frame_nbytes]
 
 
 def decode(frame, base: np.ndarray | None, out: np.ndarray | None = None) -> np.ndarray:
@@ -106,12 +98,7 @@ def decode(frame, base: np.ndarray | None, out: np.ndarray | None = None) -> np.
     """
     data = as_bytes(frame)
     info = inspect(data)
-    if out is None:
-        out = np.empty(info.shape, info.dtype)
-    elif (out.dtype, out.size) != (info.dtype, info.size):
-        raise ValueError(f"out has {out.size} {out.dtype}, and the frame {info.size} {info.dtype}")
-    elif not (out.flags.c_contiguous and out.flags.writeable):
-        raise ValueError("out has to be C-contiguous and writable")
+    out = output(info, out)
     if info.codec != Delta.name:
         decode_into(data, info, out)
         return out
@@ -120,17 +107,10 @@ def decode(frame, base: np.ndarray | None, out: np.ndarray | None = None) -> np.
     known = np.ascontiguousarray(base).reshape(-1).view(np.uint8)
     if _name(known, info.params[1] >> 32) != info.params[1]:
         raise FrameError(NO_BASE)
-    status = _cpu.decode(
-        Delta._index,
-        dtypes.code_of(info.dtype),
-        info.shape or (1,),
-        info.params,
-        verify(data, info),
-        out.reshape(-1).view(np.uint8),
-        known,
-    )
+    code, shape, values = dtypes.code_of(info.dtype), info.shape or (1,), out.reshape(-1).view(np.uint8)
+    status = _cpu.decode(Delta._index, code, shape, info.params, verify(data, info), values, known)
     if status:
-        raise FrameError(f"the delta payload of {info.payload_nbytes} bytes is {STATUS[status]}")
+        raise payload_error(info, status)
     return out
 
 

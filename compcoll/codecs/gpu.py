@@ -1,26 +1,29 @@
-"""`Codec.encode`, `decode` and `decode_add` of arrays on a GPU, where frames stay.
+"""Arrays on a GPU to frames there, and back.
 
-Each is one operation of the engine. What a codec has no kernels for is copied to the host, coded there, and
-copied back: the bytes are the same.
+Each is one operation of the engine. A codec of another package has no kernels: arrays are copied to the host,
+coded there, and copied back.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compcoll.codecs import base, decoding
+from compcoll.codecs import host
+from compcoll.codecs.registry import of_frame
 from compcoll.core import _gpu, dtypes
 from compcoll.core.errors import FrameError
 from compcoll.devices import arrays, cuda
-from compcoll.devices.memory import DeviceArray
-from compcoll.devices.wrapping import streams_of, wrap
-from compcoll.frame import HEADER_NBYTES, FrameInfo, as_bytes, inspect
+from compcoll.devices.memory import DeviceArray, streams_of, wrap
+from compcoll.frame import HEADER_NBYTES, SLACK, FrameInfo, as_bytes, inspect
 
-__all__ = ["decode", "encode", "takes"]
+if TYPE_CHECKING:
+    from compcoll.codecs.base import Codec
+
+__all__ = ["decode", "encode", "takes", "to_host"]
 
 
 def takes(*things: Any) -> bool:
@@ -28,9 +31,7 @@ def takes(*things: Any) -> bool:
     return any(arrays.is_cuda(x) and wrap(_contiguous(x)) is not None for x in things)
 
 
-def encode(
-    codec: base.Codec, array: Any, out: Any = None, carried: float = 0.0, checksum: bool = True
-) -> Any:
+def encode(codec: Codec, array: Any, out: Any, carried: float, checksum: bool) -> Any:
     """A frame beside the array, of the same library's kind; see `Codec.encode`."""
     array = _contiguous(array)
     memory = _memory(array)
@@ -38,16 +39,17 @@ def encode(
     if len(shape) > 3:
         raise ValueError(f"an array of {len(shape)} dimensions: at most 3 are supported; reshape it")
     code = dtypes.code_of(memory.dtype)
-    need = HEADER_NBYTES + memory.nbytes + base.SLACK
+    need = HEADER_NBYTES + memory.nbytes + SLACK
     if out is not None and _memory(out).nbytes < need:
         raise ValueError(f"out has {_memory(out).nbytes} bytes, and encoding needs {need}")
-    attempts = [base.table_entry(one, memory.dtype) for one in codec.attempts(memory.dtype)]
-    if not memory.size or not shape or any(place == base.CALLBACK for place, _ in attempts):
+    codecs = codec.attempts(memory.dtype)
+    attempts = [one.table_entry(memory.dtype) for one in codecs]
+    if not memory.size or not shape or any(place == codec.CALLBACK for place, _ in attempts):
         values = np.asarray(memory).reshape(shape)
         frame = codec.encode_into(values, np.empty(need, np.uint8), carried, checksum)
         return _written(array, frame, out)
     operation = _gpu.Operation(memory.gpu, code, codec.lossless, attempts, streams_of(array, out))
-    cuda.load_kernels(memory.gpu, {one.name for one in codec.attempts(memory.dtype)})
+    cuda.load_kernels(memory.gpu, {one.name for one in codecs})
     operation.encode(memory.address, code, shape, carried, checksum)
     assert operation.problem is None, operation.problem
     address, nbytes, on_device = operation.frame
@@ -56,29 +58,30 @@ def encode(
     return out[:nbytes] if out is not None else _like(array, target[:nbytes], (nbytes,))
 
 
-def decode(frame: Any, out: Any = None, adding: bool = False) -> Any:
-    """See `compcoll.decode` and `decode_add`; frame, ``out``, or both are on a GPU."""
-    if out is not None and not arrays.is_cuda(out):
-        host = np.asarray(_memory(frame))
-        return decoding.decode_add(host, out) if adding else decoding.decode(host, out)
+def to_host(frame: Any) -> np.ndarray:
+    """Copy a frame from a GPU."""
+    return np.asarray(_memory(frame))
+
+
+def decode(frame: Any, out: Any, adding: bool) -> Any:
+    """Decode or add a frame on the host or a GPU; the values lie on a GPU, in ``out`` where that is given."""
     data = _memory(frame).view(np.uint8) if arrays.is_cuda(frame) else as_bytes(frame)
     info = inspect(np.asarray(data[:HEADER_NBYTES]), data.size)
-    dtype = decoding.accumulator_dtype(info.dtype) if adding else info.dtype
-    beside = _memory(out if out is not None else frame)
-    target = _empty(frame, beside.gpu, info.nbytes).view(info.dtype) if out is None else _memory(out)
-    if out is not None:
-        _check_out(target, info, dtype)
-    if info.size:
+    if out is None:
+        target = _empty(frame, _memory(frame).gpu, info.nbytes).view(info.dtype)
+    else:
+        target = _memory(out)
+        host.check_out(target.dtype, target.size, info, adding)
+    if info.size and of_frame(info.codec)._index >= 0:
         _decode(data, info, target, adding, streams_of(frame, out))
+    elif info.size:
+        values = np.asarray(target)
+        (host.add_into if adding else host.decode_into)(np.asarray(data), info, values)
+        target.write(values)
     return out if out is not None else _like(frame, target, info.shape)
 
 
 def _decode(data: Any, info: FrameInfo, target: DeviceArray, adding: bool, streams: list[int]) -> None:
-    if decoding.index_of(info) < 0:  # of another package
-        host, values = np.asarray(data), np.asarray(target)
-        (decoding.decode_add if adding else decoding.decode)(host, values)
-        target.write(values)
-        return
     on_gpu = isinstance(data, DeviceArray)
     address, gpu = (data.address, data.gpu) if on_gpu else (data.ctypes.data, _gpu.NO_GPU)
     operation = _gpu.Operation(target.gpu, dtypes.code_of(info.dtype), streams=streams)
@@ -94,9 +97,7 @@ def _error(info: FrameInfo, problem: tuple) -> Exception:
     if kind == _gpu.CHECKSUM:
         return FrameError(f"the payload's checksum is not {info.checksum:#010x}: the payload is damaged")
     if kind == _gpu.PAYLOAD:
-        return FrameError(
-            f"the {info.codec} payload of {info.payload_nbytes} bytes is {decoding.STATUS[status]}"
-        )
+        return host.payload_error(info, status)
     return FrameError("the frame is damaged")
 
 
@@ -105,13 +106,6 @@ def _memory(array: Any) -> DeviceArray:
     if memory is None:
         raise ValueError(f"{type(array).__name__} on a GPU has to be C-contiguous")
     return memory
-
-
-def _check_out(out: DeviceArray, info: FrameInfo, dtype: np.dtype) -> None:
-    if out.dtype != dtype:
-        raise TypeError(f"out has dtype {out.dtype}, and the frame needs {dtype}")
-    if out.size != info.size:
-        raise ValueError(f"out has {out.size} elements, and the frame {info.size}")
 
 
 def _contiguous(array: Any) -> Any:

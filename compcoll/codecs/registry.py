@@ -6,12 +6,14 @@ import inspect
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compcoll.codecs.base import Codec
-from compcoll.core import dtypes
 from compcoll.core.errors import FrameError
+
+if TYPE_CHECKING:
+    from compcoll.codecs.base import Codec
 
 __all__ = ["codec", "codec_class", "codecs", "default_specs", "of_frame", "register", "takes"]
 
@@ -69,9 +71,9 @@ def codec(spec: str | Codec) -> Codec:
     ValueError
         For an unknown name, an unknown or malformed parameter, or a value out of its limits.
     """
-    if isinstance(spec, Codec):
-        return spec
     if not isinstance(spec, str):
+        if hasattr(type(spec), "encode_payload"):
+            return spec
         raise TypeError(f"a codec is given as a string or a Codec, not as {type(spec).__name__}")
     name, _, options = spec.partition(":")
     cls = codec_class(name.strip())
@@ -90,7 +92,7 @@ def takes(spec: str, dtype: np.dtype) -> bool:
         made = codec(spec)
     except (TypeError, ValueError):  # of a third party, and not without parameters
         return False
-    return dtype in made.dtypes and (made.lossless or dtype in dtypes.FLOATS) and not made.has_base
+    return made.takes(dtype) and not made.has_base
 
 
 @lru_cache(maxsize=64)

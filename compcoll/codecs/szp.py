@@ -70,7 +70,7 @@ class SZP(Codec):
 
     @property
     def can_add(self) -> bool:
-        """As of `Codec`; a relative bound is one of each chunk's own, whose frames are not alike."""
+        """Whether frames can be summed without decoding: not with ``rel``, a bound of each chunk's own."""
         return self.abs is not None and super().can_add
 
 

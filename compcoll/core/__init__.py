@@ -1,1 +1,7 @@
-"""The ground: the table of compiled codecs, element types, exceptions."""
+"""The ground, which imports nothing of compcoll.
+
+_cpu            C++: codecs of csrc/cpu, checksums, compiled schedules; _gpu operations on memory of GPUs
+dtypes.py       element types of frames; sizes.py bytes as people write them
+environment.py  variables ``COMPCOLL_*``; errors.py exceptions
+library.py      the check that there is an MPI; exchange.py objects between ranks
+"""

@@ -1,4 +1,4 @@
-"""NumPy, CuPy and torch arrays, and whatever else MPI takes for a buffer, seen as one."""
+"""Host memory of NumPy and torch arrays, and whatever else MPI takes for a buffer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from contextlib import suppress
 import numpy as np
 
 from compcoll.core import _gpu, dtypes
-from compcoll.devices.memory import DeviceArray
 
-__all__ = ["check_tensor", "host_view", "is_cuda", "is_torch", "to_host"]
+__all__ = ["host_view", "is_cuda", "is_torch", "to_host"]
 
 
 def is_torch(array) -> bool:
@@ -27,8 +26,6 @@ def is_cuda(array) -> bool:
     """
     if is_torch(array):  # whose interface is an error for bfloat16
         return array.is_cuda
-    if isinstance(array, DeviceArray):
-        return True
     if not hasattr(array, "__cuda_array_interface__") or _has_buffer(array):
         return False
     address = array.__cuda_array_interface__["data"][0]
@@ -36,7 +33,7 @@ def is_cuda(array) -> bool:
 
 
 def host_view(array) -> np.ndarray:
-    """The same memory as a NumPy array, of any strides; TypeError or BufferError where that cannot be had."""
+    """View host memory as a NumPy array, of any strides; TypeError or BufferError where that cannot be."""
     if isinstance(array, np.ndarray):  # of masked arrays the data, of matrices what can be one-dimensional
         return array if type(array) is np.ndarray else array.view(np.ndarray)
     if is_torch(array) and array.device.type == "cpu":
@@ -52,7 +49,7 @@ def host_view(array) -> np.ndarray:
 
 
 def to_host(array) -> np.ndarray:
-    """The values as a C-contiguous NumPy array in host memory, copied only where they have to be."""
+    """Get the values as a C-contiguous NumPy array in host memory, copied only where they have to be."""
     if is_torch(array):
         array = array.detach().resolve_conj().resolve_neg().cpu()
     elif is_cuda(array):
@@ -85,7 +82,7 @@ def _has_buffer(array) -> bool:
     return False
 
 
-def check_tensor(tensor) -> None:
+def _check_tensor(tensor) -> None:
     """BufferError for a torch tensor whose values are recorded, or are not what its memory holds."""
     torch = sys.modules["torch"]
     if tensor.layout != torch.strided:
@@ -97,7 +94,7 @@ def check_tensor(tensor) -> None:
 
 
 def _torch_view(tensor) -> np.ndarray:
-    check_tensor(tensor)
+    _check_tensor(tensor)
     torch = sys.modules["torch"]
     if tensor.dtype != torch.bfloat16:
         return tensor.numpy()

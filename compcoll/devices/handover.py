@@ -53,7 +53,7 @@ def check_gpu() -> None:
 
 def check(comm: MPI.Intracomm) -> None:
     """Raise `DeviceBufferError` on all ranks where any one's device memory cannot be sent; collective."""
-    for step in (_ask, _try_alone, _try_together):
+    for step in (_ask, _try_alone, exchange):
         problem = ""
         try:
             step(comm)
@@ -90,10 +90,6 @@ def _try_alone(comm: MPI.Intracomm) -> None:
     if child.returncode not in (0, _CANNOT_START):
         last = child.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise RuntimeError(f"a process could not send itself a device buffer: {' '.join(last)}")
-
-
-def _try_together(comm: MPI.Intracomm) -> None:
-    exchange(comm)
 
 
 def exchange(comm: MPI.Intracomm) -> None:

@@ -10,8 +10,6 @@ import numpy as np
 from compcoll.core import _gpu, dtypes
 
 __all__ = [
-    "JOB",
-    "RESULT",
     "SOURCES",
     "Kernel",
     "adders",
@@ -22,33 +20,6 @@ __all__ = [
     "largest",
     "modules",
 ]
-
-#: struct Job and struct Result of csrc/cuda/job.cuh.
-JOB = np.dtype(
-    [
-        ("src", "<u8"),
-        ("dst", "<u8"),
-        ("n", "<u8"),
-        ("nbytes", "<u8"),
-        ("params", "<u8", 2),
-        ("result", "<u8"),
-        ("scratch", "<u8"),
-    ]
-)
-RESULT = np.dtype(
-    [
-        ("nbytes", "<i8"),
-        ("bound", "<f8"),
-        ("bad", "<u4"),
-        ("checksum", "<u4"),
-        ("extent", "<u8", 3),
-        ("params", "<u8", 2),
-        ("arrived", "<u4"),
-        ("wanted", "<u4"),
-        ("unused", "<u8"),
-        ("header", "u1", 80),
-    ]
-)
 
 #: Files of csrc/cuda, each one module.
 SOURCES = ("frame", "largest", "zfp", "zfp_blocks", "blockscale", "bfp", "szp", "mpc", "float", "raw")

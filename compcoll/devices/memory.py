@@ -1,4 +1,4 @@
-"""Arrays on a GPU as collectives see them: one dimension, an address, a dtype, and nothing to compute."""
+"""Memory of GPUs: an address, a dtype and a size, of arrays of any library."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from compcoll.core import _gpu, dtypes
+from compcoll.devices import arrays
 
-__all__ = ["DeviceArray"]
+__all__ = ["DeviceArray", "streams_of", "wrap"]
 
 
 class DeviceArray:
@@ -38,11 +39,6 @@ class DeviceArray:
     def nbytes(self) -> int:
         return self.size * self.itemsize
 
-    @property
-    def is_aligned(self) -> bool:
-        """Whether kernels can read and write the real numbers where they lie."""
-        return self.address % dtypes.real_dtype(self.dtype).itemsize == 0
-
     def __len__(self) -> int:
         return self.size
 
@@ -61,7 +57,7 @@ class DeviceArray:
         return DeviceArray(self.gpu, self.address, dtype, size, self.owner)
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        """A copy, of what the caller's current streams leave there."""
+        """Copy the values to the host, after the work in the caller's current streams."""
         values = np.empty(self.size, self.dtype)
         if self.nbytes:
             host = values.ctypes.data, _gpu.NO_GPU
@@ -78,3 +74,60 @@ class DeviceArray:
     def __cuda_array_interface__(self) -> dict:
         typestr = self.dtype.str if self.dtype.kind in "biufc" else f"|V{self.itemsize}"
         return {"shape": (self.size,), "typestr": typestr, "data": (self.address, False), "version": 3}
+
+
+def wrap(array: Any) -> DeviceArray | None:
+    """View the memory of a GPU array, in the order of memory; empty ones lie on no GPU.
+
+    None where it is not contiguous, of a type that frames do not hold, or a view of torch's that is computed
+    when it is read.
+    """
+    if isinstance(array, DeviceArray):
+        return array
+    if arrays.is_torch(array):
+        if not array.is_contiguous() or array.is_conj() or array.is_neg():
+            return None
+        name = str(array.dtype).removeprefix("torch.")
+        dtype: Any = dtypes.BFLOAT16 if name == "bfloat16" else _dtype_or_none(name)
+        address, size = array.data_ptr(), array.numel()
+    else:
+        about = array.__cuda_array_interface__
+        size = int(np.prod(about["shape"], dtype=np.int64))
+        dtype, address = getattr(array, "dtype", None), about["data"][0] or 0
+        if not isinstance(dtype, np.dtype):  # the interface has no name for bfloat16
+            dtype = np.dtype(about["typestr"])
+        if not _contiguous(about, dtype):
+            return None
+    if dtype not in dtypes.CODES:
+        return None
+    gpu = _gpu.gpu_of(address) if size else _gpu.NO_GPU
+    return DeviceArray(gpu, address, dtype, size, array)
+
+
+def streams_of(*things: Any) -> list[int]:
+    """List the streams that arrays name, in which their values are made."""
+    found = []
+    for array in things:
+        if not arrays.is_torch(array) and hasattr(array, "__cuda_array_interface__"):
+            stream = array.__cuda_array_interface__.get("stream")
+            if stream is not None:
+                found.append(int(stream))
+    return found
+
+
+def _dtype_or_none(name: str) -> np.dtype | None:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return None
+
+
+def _contiguous(about: dict, dtype: np.dtype) -> bool:
+    strides, expected = about.get("strides"), dtype.itemsize
+    if strides is None:
+        return True
+    for n, stride in zip(reversed(about["shape"]), reversed(strides), strict=True):
+        if n != 1 and stride != expected:
+            return False
+        expected *= n
+    return True

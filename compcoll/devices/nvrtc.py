@@ -7,9 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from compcoll.core.sources import csrc_dir
-
-__all__ = ["OPTIONS", "CompileError", "Unavailable", "compile_kernels", "cubin_path", "source"]
+__all__ = ["OPTIONS", "CompileError", "Unavailable", "compile_kernels", "csrc_dir", "cubin_path", "source"]
 
 #: For CuPy as well. No contraction: the bytes must be those of the CPU.
 OPTIONS = ("--std=c++17", "--fmad=false")
@@ -25,6 +23,22 @@ class Unavailable(RuntimeError):
 
 class CompileError(RuntimeError):
     """NVRTC refused a source; the message is its log."""
+
+
+def csrc_dir() -> Path:
+    """The folder ``csrc``: part of an installed package, and beside it in a source checkout.
+
+    Raises
+    ------
+    FileNotFoundError
+        Where the installation has lost it.
+    """
+    package = Path(__file__).resolve().parents[1]
+    places = (package / "csrc", package.parent / "csrc")
+    for place in places:
+        if (place / "abi.h").is_file():
+            return place
+    raise FileNotFoundError(f"abi.h is neither in {places[0]} nor in {places[1]}: reinstall compcoll")
 
 
 @cache

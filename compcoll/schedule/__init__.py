@@ -1,1 +1,7 @@
-"""Schedules: what an algorithm does on one rank, as data that is made once and run many times."""
+"""Schedules: an algorithm's operations on one rank, as data that is made once and run many times.
+
+trace.py        an algorithm is run once, its verbs become operations
+graph.py        the schedule; block.py its blocks, planes.py the chunks of blocks that have a shape
+cache.py        schedules that were made before
+virtual.py      schedules of many ranks in virtual time
+"""

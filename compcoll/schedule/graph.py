@@ -117,7 +117,7 @@ class Schedule:
 
     @cached_property
     def compiled(self) -> Compiled:
-        """The same for compiled code."""
+        """The schedule for compiled code."""
         return Compiled(self)
 
     def dependencies(self) -> list[list[int]]:

@@ -40,7 +40,7 @@ def largest_plane(n: int, step: int) -> int:
 
 
 def ends(n: int, count: int, plane: int) -> list[int]:
-    """Where ``count`` chunks of ``n`` elements in planes of ``plane`` begin, and where the last one ends."""
+    """Bounds of ``count`` chunks of ``n`` elements in planes of ``plane``: count + 1 numbers."""
     group = GROUP * plane
     groups = max(n // group, 1)
     begun = [-(-i * groups // count) for i in range(count + 1)]

@@ -10,6 +10,7 @@ import gc
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -65,28 +66,43 @@ class Task(Awaited):
             self.frontier = self.frontier - other.before | other.frontier
 
 
-class Tracer(Runtime):
-    """The verbs, as they note what an algorithm asks for."""
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of a call that its algorithm, or its schedule, depends on.
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        n_buffers: int,
-        chunk: int,
-        *,
-        window: int = WINDOW,
-        widens: bool = False,
-        owner_exact: bool = False,
-        shaped: bool = False,
-        nodes: tuple[int, ...] = (),
-        inside_exact: bool = True,
-        n_tags: int = MOST_TAGS,
-    ):
-        self.rank, self.size, self.window, self.nodes = rank, size, window, nodes
-        self._n_buffers, self.chunk = n_buffers, chunk
-        self.owner_exact, self.inside_exact = owner_exact, inside_exact
-        self._widens, self._shaped, self.n_tags = widens, shaped, n_tags
+    Attributes
+    ----------
+    window : int
+        Chunks of a message that are on their way at once.
+    widens : bool
+        Whether sums are formed in another type.
+    shaped : bool
+        Whether frames may come in the shapes of their senders' blocks.
+    owner_exact, nodes, inside_exact, n_tags
+        See `Runtime`.
+    """
+
+    window: int = WINDOW
+    widens: bool = False
+    shaped: bool = False
+    owner_exact: bool = False
+    nodes: tuple[int, ...] = ()
+    inside_exact: bool = True
+    n_tags: int = MOST_TAGS
+
+
+#: Fields of an `OP` besides its kind and blocks, with their values where an operation has none.
+_FIELDS = {"frame": NONE, "other": NONE, "sum": NONE, "peer": NONE, "tag": NONE, "idle": 0, "inside": 0}
+
+
+class Tracer(Runtime):
+    """The verbs, each of which adds an operation to the schedule."""
+
+    def __init__(self, rank: int, size: int, n_buffers: int, chunk: int, options: Options):
+        self.rank, self.size, self.chunk = rank, size, chunk
+        self.window, self.nodes, self.n_tags = options.window, options.nodes, options.n_tags
+        self.owner_exact, self.inside_exact = options.owner_exact, options.inside_exact
+        self._n_buffers, self._widens, self._shaped = n_buffers, options.widens, options.shaped
         self._ops: list[tuple[int, ...]] = []
         self._dependencies: list[frozenset[int]] = []
         self._blocks: dict[tuple[Any, ...], Block] = {}
@@ -101,7 +117,7 @@ class Tracer(Runtime):
 
     # -- the verbs, as `Runtime` has them
 
-    def is_near(self, rank: int) -> bool:
+    def on_same_node(self, rank: int) -> bool:
         return bool(self.nodes) and self.nodes[rank] == self.nodes[self.rank]
 
     async def encode(self, block: Block, into: Block | None = None, inside: bool = False) -> int:
@@ -110,7 +126,7 @@ class Tracer(Runtime):
         await self._issue(Kind.ENCODE, block=block, frame=frame, into=None if keeps else into, inside=inside)
         return frame
 
-    async def settle(self, frame: int, block: Block, into: Block, idle: bool = True) -> None:
+    async def write_decoded(self, frame: int, block: Block, into: Block, idle: bool = True) -> None:
         if self.owner_exact:
             await self.copy(block, into, idle=idle)
         else:
@@ -145,11 +161,11 @@ class Tracer(Runtime):
         return into
 
     def send(self, frame: int, dest: int, tag: int = 0) -> Awaited:
-        return self._issue(Kind.SEND, frame=frame, peer=dest, tag=tag, inside=self.is_near(dest))
+        return self._issue(Kind.SEND, frame=frame, peer=dest, tag=tag, inside=self.on_same_node(dest))
 
     def recv(self, source: int, like: Block, tag: int = 0) -> Awaited:
         frame = self._frame()
-        near = self.is_near(source)
+        near = self.on_same_node(source)
         return self._issue(Kind.RECV, block=like, frame=frame, peer=source, tag=tag, inside=near, value=frame)
 
     # -- around them
@@ -229,7 +245,7 @@ class Tracer(Runtime):
         n = len(self._ops)
         ops = np.zeros(n, OP)
         if n:
-            names = ("kind", "block", "into", "frame", "other", "sum", "peer", "tag", "idle", "inside")
+            names = ("kind", "block", "into", *_FIELDS)
             for name, column in zip(names, np.array(self._ops, np.int32).T, strict=True):
                 ops[name] = column
         ops["n_deps"] = np.fromiter(map(len, self._dependencies), np.int32, n)
@@ -282,25 +298,18 @@ class Tracer(Runtime):
     def _issue(
         self,
         kind: Kind,
-        *,
         block: Block | None = None,
         into: Block | None = None,
-        frame: int = NONE,
-        other: int = NONE,
-        sum: int = NONE,
-        peer: int = NONE,
-        tag: int = NONE,
-        idle: bool = False,
-        inside: bool = False,
         value: Any = None,
+        **fields: int,
     ) -> Awaited:
-        before = self._frontier
+        """Add an operation with these `_FIELDS`; ``value``: what awaiting it gives."""
+        before, row = self._frontier, {**_FIELDS, **fields}
+        peer, tag = row["peer"], row["tag"]
         if peer != NONE and (last := self._last_with_tag(kind, peer, tag)) != NONE:
             before |= {last}
         op = Awaited(before, frozenset((len(self._ops),)), value)
-        self._ops.append(
-            (kind, self._number(block), self._number(into), frame, other, sum, peer, tag, idle, inside)
-        )
+        self._ops.append((kind, self._number(block), self._number(into), *row.values()))
         self._dependencies.append(before)
         self._n_tags = max(self._n_tags, tag + 1)
         self._issued.append(op)
@@ -363,20 +372,10 @@ def trace(
         Elements of a chunk, rounded up to a multiple of 1024.
     shapes : sequence of tuple of int
         For each buffer the last one or two dimensions of its shape, empty where it has none; or nothing.
-    window : int
-        Chunks of a message that are on their way at once.
-    shaped : bool
-        Whether frames may come in the shapes of their senders' blocks.
-    widens : bool
-        Whether sums are formed in another type.
-    owner_exact : bool
-        Whether the owner of a block keeps its exact values while others have decoded ones.
-    nodes : tuple of int
-    inside_exact : bool
-    n_tags : int
-        As of a `Tracer`.
+    **options
+        As of `Options`.
     """
-    rt = Tracer(rank, size, len(sends) + len(recvs), chunk, **options)
+    rt = Tracer(rank, size, len(sends) + len(recvs), chunk, Options(**options))
     sizes = (*sends, *recvs)
     shapes = shapes or [()] * len(sizes)
     blocks = [rt.block(i, 0, n, inner=inner) for i, (n, inner) in enumerate(zip(sizes, shapes, strict=True))]

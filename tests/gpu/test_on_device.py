@@ -9,7 +9,7 @@ from benchmarks import gpu_host
 from compcoll import codec, inspect
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
-from compcoll.devices.wrapping import wrap
+from compcoll.devices.memory import wrap
 from compcoll.frame import HEADER_NBYTES
 
 SIZES = [1, 3, 4, 5, 127, 128, 129, 1100, 4096, 100_003, 1 << 20]

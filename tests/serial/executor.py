@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from compcoll.core.sources import csrc_dir
 from compcoll.devices.kernels import SOURCES
+from compcoll.devices.nvrtc import csrc_dir
 
 PLAIN = [
     "-std=c++17",

@@ -1,11 +1,13 @@
 """What the tests of the lossy codecs share: float arrays of every kind, exact errors, guarded decoding."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 from hypothesis import strategies as st
 
 from compcoll.core import _cpu, dtypes
+from compcoll.frame import HEADER_NBYTES, SLACK, inspect, pack_header
 
 FLOATS = sorted(dtypes.FLOATS, key=dtypes.code_of)
 GUARD = 256
@@ -137,3 +139,22 @@ def on_every_level(f):
         return results
     finally:
         _cpu.set_level(before)
+
+
+def sum_of_frames(a, b):
+    """The frame of the sum of two that a codec adds without decoding; None where it does not."""
+    first, second = inspect(a), inspect(b)
+    index, code, shape = _cpu.index(first.codec), dtypes.code_of(first.dtype), first.shape or (1,)
+    alike = (first.codec, first.shape, first.params) == (second.codec, second.shape, second.params)
+    if not alike or not _cpu.can_add(index):
+        return None
+    out = np.empty(HEADER_NBYTES + first.nbytes + SLACK, np.uint8)
+    payloads = a[HEADER_NBYTES:], b[HEADER_NBYTES:]
+    nbytes, bound, params = _cpu.add(index, code, shape, first.params, *payloads, out[HEADER_NBYTES:])
+    assert nbytes != _cpu.BAD_STREAM
+    if not 0 <= nbytes <= first.nbytes:
+        return None
+    bound += first.bound + second.bound
+    info = replace(first, params=params, payload_nbytes=nbytes, bound=bound)
+    pack_header(out, info)
+    return out[: info.frame_nbytes]

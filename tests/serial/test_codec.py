@@ -95,18 +95,6 @@ def test_carried_error_adds_up():
     assert inspect(codec("raw").encode(VALUES, carried=0.25)).bound == 0.25
 
 
-def test_sums_of_frames():
-    made = codec("szp:abs=0.001")
-    a, b = made.encode(VALUES), made.encode(VALUES[::-1])
-    total = decoding.add(a, b)
-    info = inspect(total)
-    exact = VALUES.astype("f8") + VALUES[::-1]
-    assert info.bound >= 0.002
-    assert np.abs(decode(total) - exact).max() <= info.bound < 0.00201
-    assert decoding.add(a, codec("szp:abs=0.002").encode(VALUES)) is None
-    assert decoding.add(codec("raw").encode(VALUES), codec("raw").encode(VALUES)) is None
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

@@ -17,7 +17,7 @@ from benchmarks import gpu_host
 from compcoll import codec
 from compcoll.core import _gpu, dtypes
 from compcoll.devices import cuda, nvrtc
-from compcoll.devices.wrapping import wrap
+from compcoll.devices.memory import wrap
 
 sys.path.append(str(Path(__file__).parents[1] / "gpu"))
 import test_on_device as on_device

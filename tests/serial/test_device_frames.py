@@ -1,5 +1,7 @@
 """Codecs on arrays of a GPU: the frames are those of the host, and each side decodes the other's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from executor import Executor, Memory, library_path
@@ -108,7 +110,7 @@ def test_sizes_that_no_encoder_writes_are_the_host_s(device, spec):
     sizes = (kept, info.params), (info.payload_nbytes, (info.params[0] + 1000, 7))
     for size, params in sizes[: 1 if info.codec == "szp" else 2]:  # which kernels do not ask
         changed = frame[: HEADER_NBYTES + size].copy()
-        pack_header(changed, info.codec, info.dtype, info.shape, params, size, info.bound)
+        pack_header(changed, replace(info, params=params, payload_nbytes=size))
         device.reset()
         with pytest.raises(compcoll.FrameError, match="payload"):
             compcoll.decode(changed, device.array(np.zeros_like(array)))

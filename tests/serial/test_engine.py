@@ -5,6 +5,7 @@ from collections import Counter
 import ml_dtypes
 import numpy as np
 import pytest
+from floats import sum_of_frames
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
@@ -12,7 +13,7 @@ from mpi4py import MPI
 from compcoll import FrameError, codec, inspect
 from compcoll.codecs import Codec
 from compcoll.codecs.base import SLACK
-from compcoll.codecs.decoding import add, decode_into
+from compcoll.codecs.decoding import decode_into
 from compcoll.engine import _engine
 from compcoll.engine.coding import coding
 from compcoll.engine.start import start_engine
@@ -249,7 +250,7 @@ def test_sums(comm, spec, dtype):
     for frame, values in zip(frames, decoded, strict=True):
         decode_into(frame, inspect(frame), values)
     assert bits(total) == bits((a.astype(wide) + decoded[1].astype(wide)).astype(dtype))
-    sum_frame = add(*frames)
+    sum_frame = sum_of_frames(*frames)
     if sum_frame is not None:
         decode_into(sum_frame, inspect(sum_frame), decoded[0])
         assert bits(both) == bits(decoded[0])
@@ -285,7 +286,7 @@ def test_the_owner_takes_what_others_decode(comm, spec, owner_exact):
     async def gather(rt: Tracer, send: list, recv: list) -> None:
         for tag, chunk in enumerate(rt.chunks(send[0])):
             frame = await rt.encode(chunk, chunk)
-            await rt.settle(frame, chunk, chunk)
+            await rt.write_decoded(frame, chunk, chunk)
             arriving = rt.recv(0, chunk, tag)
             await rt.send(frame, 0, tag)
             await rt.decode(await arriving, rt.chunks(recv[0])[tag])
@@ -295,7 +296,7 @@ def test_the_owner_takes_what_others_decode(comm, spec, owner_exact):
 
     async def into_another(rt: Tracer, send: list, recv: list) -> None:
         frame = await rt.encode(send[0], recv[0])
-        await rt.settle(frame, send[0], recv[0])
+        await rt.write_decoded(frame, send[0], recv[0])
 
     run(comm, into_another, spec, [values], [apart], chunk=len(values), owner_exact=owner_exact)
     whole = values if owner_exact else codec(spec).decode(codec(spec).encode(values))

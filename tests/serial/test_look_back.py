@@ -11,7 +11,7 @@ from floats import same
 from test_device_code import check, decode, encode
 
 from compcoll import codec
-from compcoll.core.sources import csrc_dir
+from compcoll.devices.nvrtc import csrc_dir
 
 LIBRARY = library_path()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")

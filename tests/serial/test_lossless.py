@@ -10,7 +10,7 @@ import compcoll
 from compcoll import FrameError
 from compcoll.codecs.lossless import FLOAT, MPC, RAW, Lossless, choose
 from compcoll.core import _cpu, dtypes
-from compcoll.frame import pack_header
+from compcoll.frame import FrameInfo, pack_header
 
 X = np.linspace(0, 50, 40000)
 NOISE = np.random.default_rng(0).standard_normal(40000)
@@ -117,6 +117,6 @@ def sampled(data, dtype):
 
 def test_no_frame_is_named_lossless():
     frame = np.zeros(80 + 8, np.uint8)
-    pack_header(frame, "lossless", np.dtype(np.float32), (2,), (0, 0), 8, 0.0)
+    pack_header(frame, FrameInfo("lossless", np.dtype(np.float32), (2,), (0, 0), 8))
     with pytest.raises(FrameError, match="not a stream of this codec"):
         compcoll.decode(frame)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import compcoll
-from compcoll.core.sources import csrc_dir
+from compcoll.devices.nvrtc import csrc_dir
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,6 +77,54 @@ def test_names_are_promised_and_kept():
         assert getattr(getattr(compcoll, name), "__name__", name).split(".")[-1] == name
     with pytest.raises(AttributeError, match="'compcoll' has no attribute 'nothing'"):
         _ = compcoll.nothing
+
+
+def loaded(tmp_path, program: str) -> subprocess.CompletedProcess:
+    """A program that finds what optional packages are made of in a folder first."""
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(compcoll.__file__).parents[1]}"}
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=env, timeout=60, capture_output=True, text=True
+    )
+
+
+MODULES = ("checkpoint", "dask", "errors", "numcodecs", "torch", "zarr")
+
+
+def test_modules_are_loaded_when_first_asked_for(tmp_path):
+    program = (
+        f"import compcoll, sys; names = {MODULES}\n"
+        "assert set(names) <= set(dir(compcoll)), dir(compcoll)\n"
+        "assert not any(f'compcoll.{name}' in sys.modules for name in names), sys.modules\n"
+        "assert compcoll.checkpoint is sys.modules['compcoll.checkpoint'] is compcoll.checkpoint\n"
+        "assert callable(compcoll.checkpoint.save)"
+    )
+    done = loaded(tmp_path, program)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("dask", "distributed"), ("numcodecs", "numcodecs"), ("torch", "torch"), ("zarr", "zarr")],
+)
+def test_modules_name_the_package_that_is_missing(tmp_path, name, package):
+    (tmp_path / f"{package}.py").write_text(
+        f'raise ModuleNotFoundError("No module named {package!r}", name={package!r})'
+    )
+    done = loaded(tmp_path, f"import compcoll; compcoll.{name}")
+    message = f"compcoll.{name} needs {package}, which is not installed: pip install {package}"
+    assert done.stderr.splitlines()[-1] == f"ImportError: {message}"
+
+
+def test_missing_mpi_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPI4PY_LIBMPI", "/nonexistent.so")
+    done = loaded(tmp_path, "import compcoll; compcoll.Comm")
+    assert "pip install 'compcoll[mpich]' brings one" in done.stderr.splitlines()[-1]
+
+
+def test_no_attribute_accelerates_the_program(tmp_path):
+    """Importing ``compcoll.auto`` wraps COMM_WORLD."""
+    done = loaded(tmp_path, "import compcoll; assert 'auto' not in dir(compcoll); compcoll.auto")
+    assert done.stderr.splitlines()[-1] == "AttributeError: module 'compcoll' has no attribute 'auto'"
 
 
 def test_benchmarks_belong_to_the_package():
@@ -260,6 +309,7 @@ def test_communicators_have_types(tmp_path):
         "comm = compcoll.Comm(MPI.COMM_WORLD, codec='zfp:rate=8')\nreveal_type(comm)\n"
         + "".join(f"reveal_type(comm.{name})\n" for name in TYPED)
         + "reveal_type(comm.Split().Dup().using('raw'))\nreveal_type(comm.Create_cart([1]).Sub([True]))\n"
+        "reveal_type(compcoll.checkpoint.save)\nreveal_type(compcoll.torch.WeightSync)\n"
         "comm.nonsense\ncompcoll.nonsense\n"
     )
     command = [
@@ -278,9 +328,11 @@ def test_communicators_have_types(tmp_path):
         'Module has no attribute "nonsense"  [attr-defined]',
     ]
     types = re.findall(r'Revealed type is "(.*)"', done.stdout)
-    assert types[0] == types[-2] == "compcoll.comm.Comm"
-    assert types[-1] == "compcoll.comm.Cartcomm"
-    assert len(types) == len(TYPED) + 3
+    assert types[0] == types[-4] == "compcoll.comm.Comm"
+    assert types[-3] == "compcoll.comm.Cartcomm"
+    assert types[-2].endswith("-> compcoll.checkpoint.reports.SaveReport")
+    assert types[-1].endswith("-> compcoll.torch.weight_sync.WeightSync")
+    assert len(types) == len(TYPED) + 5
     assert not {"Any", "builtins.object"} & set(types)
 
 
@@ -321,3 +373,23 @@ def test_layers(package):
     }
     assert files
     assert {found for found in imported if found[1] not in below} == set()
+
+
+def imported_by(path: Path, modules: set[str]) -> set[str]:
+    """Modules that a file imports, in functions too, but not for types alone."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
+    names = {(node.module, f"{node.module}.{name.name}") for node in found for name in node.names}
+    return {both if both in modules else module for module, both in names} & modules
+
+
+@pytest.mark.parametrize("package", ["algorithms", "codecs", "core", "devices", "schedule"])
+def test_no_circles(package):
+    """Modules of a package import each other in one direction."""
+    folder = Path(compcoll.__file__).parent / package
+    paths = {f"compcoll.{package}.{path.stem}": path for path in folder.glob("*.py")}
+    graph = {name: imported_by(path, set(paths)) for name, path in paths.items()}
+    assert set(TopologicalSorter(graph).static_order()) == set(paths)

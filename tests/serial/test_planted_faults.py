@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from executor import compile_kernels, compiler, library_path
 
-from compcoll.core.sources import csrc_dir
+from compcoll.devices.nvrtc import csrc_dir
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="needs g++ on x86-64")
 

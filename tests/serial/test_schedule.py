@@ -11,7 +11,7 @@ from interpreter import Stuck, interpret
 
 from compcoll.algorithms.catalog import program
 from compcoll.algorithms.cut import cut
-from compcoll.algorithms.rounds import radices
+from compcoll.algorithms.groups import radices
 from compcoll.operations import ALGORITHMS
 from compcoll.schedule.cache import OPS_OF_SCHEDULE, Cache
 from compcoll.schedule.graph import Kind

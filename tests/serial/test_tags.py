@@ -7,7 +7,7 @@ from interpreter import N_TAGS, interpret
 from test_schedule import CHUNK, data
 
 from compcoll.algorithms.catalog import program
-from compcoll.algorithms.placement import placement
+from compcoll.algorithms.groups import placement
 from compcoll.operations import ALGORITHMS, OPERATIONS, TWO_LEVEL, Blocks
 from compcoll.schedule.trace import trace
 

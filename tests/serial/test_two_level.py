@@ -6,7 +6,7 @@ from interpreter import interpret
 from test_schedule import CHUNK, counts_of, data, parts
 
 from compcoll.algorithms.catalog import program
-from compcoll.algorithms.placement import placement
+from compcoll.algorithms.groups import placement
 from compcoll.operations import ALGORITHMS
 from compcoll.schedule.graph import Kind
 from compcoll.schedule.trace import trace
@@ -58,7 +58,7 @@ def test_a_placement():
     at = placement((5, 5, 5, 2, 2, 9))
     assert at.members == [[0, 1, 2], [3, 4], [5]]
     assert (at.width, at.turns) == (1, 3)
-    assert at.mates(1) == [2, 0]
+    assert at.node_peers(1) == [2, 0]
     assert at.served(0, 1) == [1, 4, None]
 
 
