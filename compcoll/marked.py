@@ -14,11 +14,11 @@ from typing import Any
 
 from mpi4py import MPI
 
+from compcoll.advisor import Advisor, Measured, measure
 from compcoll.devices.aware import reported
 from compcoll.engine import _engine
 from compcoll.engine.group import RankFacts, facts_of, find_neighbours
 from compcoll.policy import Policy
-from compcoll.policy.advisor import Advisor, Measured, measure
 from compcoll.policy.policy import Place
 from compcoll.report import Report
 

@@ -229,8 +229,9 @@ def experiments() -> Iterator[Experiment]:
         "Up to 4096 ranks, predicted",
         "The real algorithms in virtual time, the faster of one level and two, with eight and with 64 ranks "
         "a node (up to as many ranks have a node each), and measured speeds of codec and memory on one core. "
-        "The first table's figure ends at an eighth. Alltoall, Allgather and Reduce_scatter_block with 1 MiB for or from each peer. Plain "
-        "MPI's algorithms are MPICH's for long messages, which look at nodes in small Bcasts alone.",
+        "The first table's figure ends at an eighth. Alltoall, Allgather and Reduce_scatter_block with 1 MiB "
+        "for or from each peer. Plain MPI's algorithms are MPICH's for long messages, which look at nodes in "
+        "small Bcasts alone.",
         [
             ["benchmarks.scaling", "--networks", "1gbe,10gbe,100gbe,ndr", *SPEEDS, *more]
             for more in (

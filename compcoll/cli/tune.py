@@ -107,7 +107,8 @@ def _tune(world: Any, kinds: list, spec: str, values: np.ndarray, seconds: float
     from rich.console import Console
 
     import compcoll
-    from compcoll.policy import Policy, advisor
+    from compcoll import advisor
+    from compcoll.policy import Policy
 
     policy = Policy("auto" if spec == "lossless" else spec, when="pays", min_nbytes=0)
     ours = compcoll.Comm(world, policy=policy)
