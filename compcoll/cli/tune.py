@@ -54,7 +54,7 @@ def command(ctx, ranks, codec, seconds, like, data, dtype, show, forget, here) -
         _forget(forget)
         return
     if not (here or is_launched()):
-        words = ["--codec", codec, "--seconds", str(seconds), "--dtype", np.dtype(dtype).str]
+        words = ["--codec", codec, "--seconds", str(seconds), "--dtype", np.dtype(dtype).name]
         words += [
             word for name, path in (("--like", like), ("--data", data)) if path for word in (name, str(path))
         ]

@@ -252,7 +252,3 @@ class Codec:
     def decode(self, frame, out=None):
         """Decompress a frame of any codec: its header says which. See `compcoll.decode`."""
         return decoding.decode(frame, out)
-
-
-#: For the engine.
-table_entry = Codec.table_entry

@@ -175,7 +175,7 @@ cdef class Running:
             compiled.own, coding.own, coding.own, places, make_wire(library, comm), tags, marks, direct, kept
         )
 
-    cdef settle(self):
+    cdef conclude(self):
         """Record the run's statistics."""
         self.outcome.seconds = now() - self.outcome.seconds
         self.outcome.stats = self.run.get().stats()
@@ -291,7 +291,7 @@ def wait(*runs, double limit=inf):
     if end == LATER:
         return False
     for run in runs:
-        run.settle()
+        run.conclude()
     if end != DONE:
         _abandon(runs)
         if end == INTERRUPTED:

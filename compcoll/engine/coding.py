@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from compcoll.codecs import Codec
-from compcoll.codecs.base import SLACK, table_entry
+from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode_add, decode_into
 from compcoll.core import dtypes
 from compcoll.engine._engine import Coding, memory_at
@@ -20,7 +20,7 @@ __all__ = ["coding"]
 @lru_cache(maxsize=256)
 def coding(codec: Codec, dtype: np.dtype) -> Coding:
     """The `Coding` of a codec for blocks of a real type."""
-    attempts = [table_entry(one, dtype) for one in codec.attempts(dtype)]
+    attempts = [one.table_entry(dtype) for one in codec.attempts(dtype)]
 
     def encode(code: int, shape: tuple[int, ...], src: int, carried: float, out: int) -> int:
         block = _array(code, prod(shape), src).reshape(shape)

@@ -1273,7 +1273,7 @@ cdef class Started:
         """Whether they have ended, or cannot any more, as the ranks have called different things."""
         return self.own.get().ended()
 
-    def settle(self, double seconds):
+    def complete(self, double seconds):
         """Complete the requests of calls that have ended.
 
         Parameters

@@ -99,7 +99,7 @@ def careful_speed(codec: Codec, dtype: np.dtype) -> CodecSpeed:
         return CodecSpeed(1e-9, 0.7e-9, 1 / (1.4 if is_half else 1.15))
     # Its ratio on noise, which is the same on all ranks; no time that one of them measured.
     noise = np.random.default_rng(0).standard_normal(1 << 14).astype(dtype)
-    encode, decode = codec.careful_speed[:2]
+    encode, decode = codec.careful_speed
     return CodecSpeed(1 / encode, 1 / decode, codec.encode(noise).nbytes / noise.nbytes)
 
 

@@ -31,7 +31,7 @@ class Kind(IntEnum):
     ADD = 3  # block like the sum, [frame], [other], [sum]
     COPY = 4  # block, block that gets its values, widened where it is an accumulator
     ROUND = 5  # accumulator, block that gets its values: a result
-    SETTLE = 6  # block, [frame], block that gets the values which everybody else decodes
+    WRITE_DECODED = 6  # block, [frame], block that gets the values which everybody else decodes
     SEND = 7  # [frame], peer, tag
     RECV = 8  # block like the frame's, [frame], peer, tag
 

@@ -130,7 +130,7 @@ class Tracer(Runtime):
         if self.owner_exact:
             await self.copy(block, into, idle=idle)
         else:
-            await self._issue(Kind.SETTLE, block=block, frame=frame, into=into, idle=idle)
+            await self._issue(Kind.WRITE_DECODED, block=block, frame=frame, into=into, idle=idle)
 
     async def decode(self, frame: int, into: Block) -> None:
         await self._issue(Kind.DECODE, block=into, frame=frame)

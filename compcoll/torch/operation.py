@@ -220,7 +220,7 @@ class Operation:
     def _outcome(self, started: _engine.Started) -> BaseException | None:
         """Do what is to be done when calls have ended; the error, if there is one."""
         try:
-            started.settle(_DESCRIBE_SECONDS)
+            started.complete(_DESCRIBE_SECONDS)
             for part, (_, status) in zip(self.parts, started.calls, strict=True):
                 if part.finish is not None:
                     part.finish(status)

@@ -22,7 +22,7 @@ struct Encode {
 
   template <class T>
   int64_t run(uint64_t n) const {
-    double tolerance = settle<T>(args, src, n);
+    double tolerance = resolve_bound<T>(args, src, n);
     if (tolerance != tolerance) return UNREPRESENTABLE;
     const double step = bit_cast<double>(args->params[0]), inverse = 1 / step;
     const auto sure = sure_bits<T>(step, tolerance), limit = floor_bits<T>(tolerance);

@@ -205,7 +205,7 @@ double half_range16(const char* src, uint64_t n, double& some) {
 // Puts the step into the header and returns the tolerance, or NaN where no step can serve. The tolerance
 // is 0 for equal values: then the step is chosen so that they come back as they were.
 template <class T>
-double settle(Args* args, const char* src, uint64_t n) {
+double resolve_bound(Args* args, const char* src, uint64_t n) {
   double bound = bit_cast<double>(args->params[0]), step = szp_steps * bound;
   if (args->params[1]) {
     double some, range;

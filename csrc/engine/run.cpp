@@ -279,7 +279,7 @@ Error Run::perform(const Op& op) {
       return error;
     case DECODE:
     case DECODE_ADD: return decode(op);
-    case SETTLE: return settle(op);
+    case WRITE_DECODED: return write_decoded(op);
     default:  // COPY, ROUND
       errors_[op.into] = error_of(op.block) + copy(span(op.block), span(op.into));
       return error;
@@ -317,7 +317,7 @@ Error Run::decode(const Op& op) {
   return error;
 }
 
-Error Run::settle(const Op& op) {
+Error Run::write_decoded(const Op& op) {
   const Frame& frame = frames_[op.frame];
   if (frame.settled || frame.poisoned()) return {};
   if (is_exact(frame)) {

@@ -102,7 +102,7 @@ class Run : public Task {
   bool needs_device(const Op& op) const;
   void fail(Problem problem, int64_t status = 0);
   Error perform(const Op& op);
-  Error settle(const Op& op);
+  Error write_decoded(const Op& op);
   Error encode(const Op& op);
   Error decode(const Op& op);
   double copy(const Span& block, const Span& into);

@@ -82,7 +82,7 @@ bool Run::hand_over(int32_t index, DeviceOp* one, Error* error) {
       take(block);
       return true;
     case RECV: one->gpu = gpu_of(block); return true;
-    case SETTLE:
+    case WRITE_DECODED:
       if (frames_[op.frame].settled || frames_[op.frame].poisoned()) return false;
       if (is_exact(frames_[op.frame])) return hand_over_copy(op, one);
       one->kind = DECODE;
@@ -112,7 +112,7 @@ void Run::completed(const DeviceDone& done) {
   if (!done.error) switch (op.kind) {
       case DECODE: errors_[op.block] = done.bound; break;
       case DECODE_ADD: errors_[op.block] += done.bound; break;
-      case SETTLE:
+      case WRITE_DECODED:
         errors_[op.into] = done.bound + (is_exact(frames_[op.frame]) ? errors_[op.block] : 0);
         break;
       case COPY:

@@ -8,7 +8,7 @@
 namespace compcoll {
 namespace engine {
 
-enum Kind : int32_t { ENCODE, DECODE, DECODE_ADD, ADD, COPY, ROUND, SETTLE, SEND, RECV };
+enum Kind : int32_t { ENCODE, DECODE, DECODE_ADD, ADD, COPY, ROUND, WRITE_DECODED, SEND, RECV };
 
 constexpr int32_t NONE = -1;
 

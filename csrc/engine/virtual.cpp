@@ -202,7 +202,7 @@ double World::seconds_of(Rank& rank, const Op& op) {
     case ADD: rank.frame_nbytes[op.sum] = uint64_t(coded); return coding(nbytes, machine_.decode, 3 * coded);
     case DECODE: return coding(nbytes, machine_.decode, coded + nbytes);
     case DECODE_ADD: return coding(nbytes, machine_.decode, coded + 2 * nbytes, nbytes);
-    case SETTLE:
+    case WRITE_DECODED:
       if (rank.settled[op.frame]) return 0;
       if (!exact) return coding(nbytes, machine_.decode, coded + nbytes);
       return op.block == op.into ? 0 : copied;

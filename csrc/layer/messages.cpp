@@ -321,8 +321,7 @@ bool taken_large(Name name, Convention convention, Word* words, const void* call
   m.caller = caller, m.exists = exists;
   Word request = 0;
   const bool records = m.row().form != persistent && is_recorded();
-  Record record;
-  if (records) record = begin_message_record(m);
+  Record record = records ? begin_message_record(m) : Record();
   if (serve(m, &request, error)) {
     if (m.request && !*error) give_request(convention, request, m.request);
   } else if (!records) {

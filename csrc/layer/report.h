@@ -76,9 +76,9 @@ extern Totals totals[n_names];
 
 // A call in a program whose calls are recorded, or several that are alike.
 struct Record {
-  int name, form;
-  uint64_t comm;  // the number of its communicator
-  int size;  // of that
+  int name = 0, form = 0;
+  uint64_t comm = 0;  // the number of its communicator
+  int size = 0;  // of that
   uint64_t nbytes = 0;  // of the buffer that a rank which sends gives it; 0 where its arguments do not tell
   bool sends = false;  // whether that is one that this rank sends from
   double start = 0, returned = 0, end = 0;  // the last when its request was seen to be complete
