@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache, partial
-from hashlib import sha256
+from functools import partial
 from math import isfinite, log2
 from typing import Any
 
@@ -15,7 +14,6 @@ import numpy as np
 from mpi4py import MPI
 
 import compcoll
-from compcoll.codecs import codecs
 from compcoll.core import environment
 from compcoll.core._cpu import Count
 from compcoll.core.exchange import bcast_object
@@ -25,7 +23,14 @@ from compcoll.engine.group import Facts
 from compcoll.frame import VERSION
 from compcoll.policy.decision import Decision
 from compcoll.policy.link import byte_seconds
-from compcoll.policy.speed import CodecSpeed, careful_speed, coding_of, measure_speed, message_seconds
+from compcoll.policy.speed import (
+    CodecSpeed,
+    careful_speed,
+    coding_of,
+    measure_speed,
+    message_seconds,
+    wire_nbytes,
+)
 from compcoll.policy.table import MOST_SPREAD, About, Row, Rows, half_octave, store
 from compcoll.policy.trial import ENDLESS, LARGE_NBYTES, Kind, Known
 
@@ -106,7 +111,7 @@ def _abouts(facts: Facts, byte: float) -> list[About]:
     return [
         About(
             compcoll.__version__,
-            _codecs(),
+            f"frames of version {VERSION}",
             f"{name} {'.'.join(map(str, version))}",
             " ".join(f"{key}={os.environ[key]}" for key in _TRANSPORT if key in os.environ),
             facts.processors,
@@ -116,12 +121,6 @@ def _abouts(facts: Facts, byte: float) -> list[About]:
         )
         for one in classes
     ]
-
-
-@cache
-def _codecs() -> str:
-    """Four digits that change with the codecs and their frames."""
-    return sha256(f"{VERSION} {' '.join(codecs())}".encode()).hexdigest()[:4]
 
 
 def _known_rows() -> list[dict[str, Any]]:
@@ -219,9 +218,10 @@ class Advisor:
 
     def _new(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Kind:
         coding = coding_of(op, nbytes, self.comm.size, self.facts.workers + 1)
+        wire = self.measured.byte * wire_nbytes(op, nbytes, self.comm.size, self.facts.ranks_per_node)
         known = self.measured.rows.find(self._row_kind(op, dtype, decision), nbytes)
         on_end = partial(self._keep, op, dtype, nbytes, decision)
-        return Kind(self._whole(op, nbytes), coding, known, on_end)
+        return Kind(self._whole(op, nbytes), coding, wire, known, on_end)
 
     def _whole(self, op: str, nbytes: int) -> int:
         """Bytes of a rank in a call whose messages have so many."""

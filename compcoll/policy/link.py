@@ -11,7 +11,9 @@ __all__ = ["byte_seconds"]
 
 #: Bytes of the smallest and the largest message, and seconds that one has to take to tell a bandwidth: a
 #: network's buckets let short ones pass at once.
-LEAST_NBYTES, MOST_NBYTES, SECONDS = 256 << 10, 64 << 20, 4e-3
+LEAST_NBYTES, MOST_NBYTES, SECONDS = 1 << 20, 64 << 20, 3e-3
+#: Times by which a second message may take longer than the first; else something came between.
+DISTURBED = 1.5
 
 
 def byte_seconds(comm: MPI.Intracomm, peer: int) -> float:
@@ -38,14 +40,15 @@ def byte_seconds(comm: MPI.Intracomm, peer: int) -> float:
 
 
 def _exchange(comm: MPI.Intracomm, other: int) -> float:
-    """Seconds that a byte takes in the first message that is long enough, the quicker of two."""
+    """Seconds that a byte takes in the second message that is long enough: buckets are empty by then."""
     nbytes = LEAST_NBYTES
     while True:
-        send, recv = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+        send, recv = np.empty(nbytes, np.uint8), np.empty(nbytes, np.uint8)
         spent = _seconds(comm, other, send, recv)
         if spent >= SECONDS or nbytes >= MOST_NBYTES:
-            return min(spent, _seconds(comm, other, send, recv)) / nbytes
-        nbytes *= 2
+            again = _seconds(comm, other, send, recv)
+            return (again if again < DISTURBED * spent else spent) / nbytes
+        nbytes *= 4
 
 
 def _seconds(comm: MPI.Intracomm, other: int, send: np.ndarray, recv: np.ndarray) -> float:

@@ -16,7 +16,15 @@ from compcoll.codecs.decoding import decode_into
 from compcoll.core import dtypes
 from compcoll.frame import HEADER_NBYTES, inspect
 
-__all__ = ["CodecSpeed", "Coding", "careful_speed", "coding_of", "measure_speed", "message_seconds"]
+__all__ = [
+    "CodecSpeed",
+    "Coding",
+    "careful_speed",
+    "coding_of",
+    "measure_speed",
+    "message_seconds",
+    "wire_nbytes",
+]
 
 #: Bytes of a sample, and how often it is coded.
 _SAMPLE_NBYTES, _REPEATS = 64 << 10, 3
@@ -65,6 +73,17 @@ def coding_of(op: str, nbytes: int, size: int, cores: int) -> Coding:
         return Coding(others, 0, cores)
     twice = 2 if op == "Allreduce" else 1
     return Coding(twice * others, twice * others, cores)
+
+
+def wire_nbytes(op: str, nbytes: int, size: int, ranks_per_node: int) -> float:
+    """Bytes that cross a node's port in a collective of messages of ``nbytes``, whatever the algorithm."""
+    others = max(size - ranks_per_node, 0)
+    if op == "Bcast":
+        return nbytes if others else 0
+    if op.startswith(("Alltoall", "Scatter", "Gather")):
+        return others * nbytes * ranks_per_node
+    # Of a sum of all, a node sends its part of the sum and its sums of the others' parts.
+    return others * nbytes * (2 if op == "Allreduce" else 1)
 
 
 def measure_speed(codec: Codec, block: np.ndarray) -> CodecSpeed:

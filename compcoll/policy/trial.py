@@ -30,6 +30,8 @@ FEW_PAIRS, MOST_PAIRS = 3, 8
 GAIN = 0.95
 #: Parts of plain MPI's time from which one pair of large calls, and each of two, end a trial.
 HOPELESS, POOR = 2.0, 1.25
+#: Part of the time on the link from which a plain block has not been let pass by a bucket.
+FULL = 0.9
 #: Calls of a chosen way at which its time and ratio are looked at, then each so many; and at which both ways
 #: are tried again.
 WATCHES, EACH_WATCH, LOOKS = (16, 64, 256), 1024, (512, 2048, 8192)
@@ -150,6 +152,8 @@ class Kind:
         Bytes of a rank in a call.
     coding : Coding
         Bytes that a rank encodes and decodes in a call.
+    wire : float
+        Seconds that the bytes of a plain call take on the link; 0 where that was not measured.
     known : Known, optional
         Outcome of an earlier trial, by which calls go from the first one on.
     on_end : callable, optional
@@ -169,11 +173,13 @@ class Kind:
         self,
         nbytes: int,
         coding: Coding,
+        wire: float = 0.0,
         known: Known | None = None,
         on_end: Callable[[Known], object] = lambda known: None,
     ):
-        self._block = LARGE_BLOCK if nbytes >= LARGE_NBYTES else BLOCK
-        self._coding, self._on_end = coding, on_end
+        self._is_large = nbytes >= LARGE_NBYTES
+        self._block = LARGE_BLOCK if self._is_large else BLOCK
+        self._coding, self._wire, self._on_end = coding, wire, on_end
         self.known = known
         self._pairs: list[_Pair] = []
         self._ways: list[bool] = []  # of the blocks of the last pair that are to come, and of the current one
@@ -250,16 +256,20 @@ class Kind:
 
     def _judge(self) -> bool:
         """End the trial where its pairs tell enough; whether they did."""
-        first, counted = self._pairs[0], self._pairs[1:]
-        parts = [pair.part for pair in counted if isfinite(pair.part)]
+        first, *others = self._pairs
+        # A network's bucket lets bytes pass faster than the link, until it is empty.
+        late = [pair for pair in others if pair.taken[False] >= FULL * self._wire]
+        is_last = len(others) >= MOST_PAIRS
+        counted = [pair for pair in (late or others if is_last else late) if isfinite(pair.part)]
+        parts = [pair.part for pair in counted]
         middle = median(parts) if parts else inf
-        # Small calls are over before a network's buckets are empty: their first pair says nothing.
-        is_poor = self._block == LARGE_BLOCK and (
+        # Small calls are over before a bucket is empty: their first pair says nothing.
+        is_poor = self._is_large and (
             first.part > HOPELESS or (bool(parts) and min(first.part, parts[0]) > POOR)
         )
         won = sum(part < 1 for part in parts)
         is_sure = len(parts) == FEW_PAIRS and won in (0, FEW_PAIRS) and abs(middle - 1) > 1 - GAIN
-        if not (is_poor or is_sure or len(counted) >= MOST_PAIRS):
+        if not (is_poor or is_sure or is_last):
             return False
         compress = not is_poor and middle < GAIN and 4 * won >= 3 * len(parts)
         self._end_trial(_known(compress, counted or [first], won))
@@ -296,8 +306,9 @@ class Kind:
         figures = (mine.encode, mine.decode, mine.share) if mine is not None else (0.0, 0.0, 0.0)
         plain, encode, decode, share = agree([self.count.seconds / self.count.calls, *figures])
         coding, wire = self._coding.seconds(encode, decode), share * plain
-        # Half of the shorter one is beside the longer one at best.
-        if not share or (share < GAIN and max(coding, wire) + min(coding, wire) / 2 < plain):
+        # Half of the shorter one is beside the longer one at best. What small calls take is not known yet.
+        is_quick = not self._is_large or max(coding, wire) + min(coding, wire) / 2 < plain
+        if not share or (share < GAIN and is_quick):
             self._begin_pairs(_State.TRIAL)
             return
         why = f"coding takes {1e3 * coding:.3g} ms" if share < GAIN else "little is saved"

@@ -36,10 +36,10 @@ class Job:
         How often the ranks met.
     """
 
-    def __init__(self, take, nbytes=SMALL, known=None, speed=QUICK, pause=0.0, share=0.5):
+    def __init__(self, take, nbytes=SMALL, known=None, speed=QUICK, pause=0.0, share=0.5, wire=0.0):
         self.take, self.speed, self.pause, self.share = take, speed, pause, share
         self.ended, self.ways, self.now, self.agreed = [], [], 1.0, 0
-        self.kind = Kind(nbytes, Coding(nbytes, nbytes), known, self.ended.append)
+        self.kind = Kind(nbytes, Coding(nbytes, nbytes), wire, known, self.ended.append)
 
     def agree(self, figures):
         assert all(figure == figure for figure in figures), "NaN"
@@ -124,6 +124,21 @@ def test_the_first_calls_of_blocks_and_the_first_pair_are_not_counted():
     assert job.ended[0].seconds == pytest.approx((0.8, 1.0))
 
 
+def test_what_a_bucket_lets_pass_is_not_counted():
+    """Of 1 MiB that a network of 10 Gb/s lets pass at once, five pairs of blocks of 64 KiB take their part."""
+
+    def take(compress, call):
+        return 0.036 if compress else 0.03 if call < 8 + 5 * 16 else 0.052
+
+    job = Job(take, wire=0.052)
+    job.run(8 + 144 + 1)
+    assert job.ways[-1]
+    assert job.ended[0].pairs == (3, 3)
+    other = Job(take, wire=0.5)  # what was measured of the link is wrong
+    other.run(8 + 144 + 1)
+    assert len(other.ended) == 1
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_noise_hides_little(seed):
     rng = random.Random(seed)
@@ -141,12 +156,18 @@ def test_pauses_count(pause):
 
 
 def test_a_trial_that_cannot_pay_is_not_made():
-    job = Job(times(1.0, 1.0), speed=SLOW)
+    job = Job(times(1.0, 1.0), LARGE, speed=SLOW)
     assert not any(job.run(500))
     assert job.agreed == 1
     assert "coding takes" in job.kind.reason
     job.speed = QUICK  # other data from now on
     assert any(job.run(100)), "looked at again after 512 calls"
+
+
+def test_values_that_hardly_shrink_are_not_tried():
+    job = Job(times(0.5, 1.0), speed=CodecSpeed(1e-12, 1e-12, 0.99))
+    assert not any(job.run(200))
+    assert "little is saved" in job.kind.reason
 
 
 def test_ranks_without_values_try():
