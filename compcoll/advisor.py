@@ -32,13 +32,16 @@ from compcoll.policy.speed import (
     wire_nbytes,
 )
 from compcoll.policy.table import MOST_SPREAD, About, Row, Rows, half_octave, store
-from compcoll.policy.trial import ENDLESS, LARGE_NBYTES, Kind, Known
+from compcoll.policy.trial import ENDLESS, Kind, Known
 
 __all__ = ["Advisor", "Measured", "measure"]
 
 #: Compression has to promise this part of plain MPI's time where nothing was tried: figures err, and a loss
 #: is worse than a gain that was not taken.
 CAREFUL = 0.85
+#: Bytes of a rank from which nonblocking and persistent calls go as blocking ones: coding takes time from the
+#: work beside smaller ones.
+BESIDE_NBYTES = 4 << 20
 #: Variables by which MPI's libraries choose what carries messages.
 _TRANSPORT = ("UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "MPICH_NETMOD", "OMPI_MCA_pml", "OMPI_MCA_btl")
 #: Operations whose buffer is shared out to all ranks.
@@ -197,8 +200,8 @@ class Advisor:
     def decide_beside(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
         """Complete a policy's decision on a nonblocking or persistent collective; local."""
         whole = self._whole(op, nbytes)
-        if whole < LARGE_NBYTES:
-            reason = f"nonblocking and persistent calls below {LARGE_NBYTES} bytes a rank are plain MPI's"
+        if whole < BESIDE_NBYTES:
+            reason = f"nonblocking and persistent calls below {BESIDE_NBYTES} bytes a rank are plain MPI's"
             return replace(decision, codec=None, ask=False, reason=reason)
         kind = self._kinds.get(self._key(op, dtype, nbytes, decision))
         if kind is not None and kind.known is not None:

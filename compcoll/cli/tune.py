@@ -12,6 +12,7 @@ import numpy as np
 
 from compcoll.cli.launch import is_launched, need_mpi, on_all, relaunch
 from compcoll.cli.load import DType, load
+from compcoll.cli.output import wide_console
 from compcoll.cli.spec import codec_option, ranks_option
 
 #: Bytes of the messages that are tried where no trace names others.
@@ -164,12 +165,11 @@ def _try(world: Any, advisor: Any, call: Callable[[], object], until: float) -> 
 
 def _show(only: Any = None) -> None:
     """Print the tables of the user's cache, or one of them."""
-    from rich.console import Console
     from rich.table import Table
 
     from compcoll.policy.table import folder, tables
 
-    console, number = Console(), 0
+    console, number = wide_console(), 0
     for path, about, rows in tables():
         if only is not None and path.name != only.name:
             number += len(rows)

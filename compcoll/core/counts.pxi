@@ -18,7 +18,7 @@ cdef class Count:
     since : float
         Start of the first measured one, in seconds of a clock without a fixed beginning; 0 before that.
     seconds : float
-        In all calls that have ended, on this rank.
+        In measured calls that have ended, on this rank.
     raw_nbytes, wire_nbytes : int
         Bytes that this rank sent in these, before and after compression.
     """

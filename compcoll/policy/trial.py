@@ -123,7 +123,7 @@ class _Pair:
     def add(self, way: bool, count: Count, began: float) -> None:
         """Add a block, before the call that began then."""
         self.taken[way] = (began - count.since) / (count.calls - count.skip) if count.since else inf
-        self.in_call[way] = count.seconds / count.calls
+        self.in_call[way] = _in_call(count)
         if way and count.raw_nbytes:
             self.share = count.wire_nbytes / count.raw_nbytes
 
@@ -191,7 +191,7 @@ class Kind:
             self._follow()
         else:
             self._state = _State.WARM
-            self._begin(False, WARM)
+            self._begin(False, WARM, self._block[1])
 
     @property
     def reason(self) -> str:
@@ -304,7 +304,7 @@ class Kind:
         self._chosen += self.count.calls if self._state is _State.HOPELESS else 0
         mine = speed()
         figures = (mine.encode, mine.decode, mine.share) if mine is not None else (0.0, 0.0, 0.0)
-        plain, encode, decode, share = agree([self.count.seconds / self.count.calls, *figures])
+        plain, encode, decode, share = agree([_in_call(self.count), *figures])
         coding, wire = self._coding.seconds(encode, decode), share * plain
         # Half of the shorter one is beside the longer one at best. What small calls take is not known yet.
         is_quick = not self._is_large or max(coding, wire) + min(coding, wire) / 2 < plain
@@ -327,7 +327,8 @@ class Kind:
         watch = next((n for n in WATCHES if n >= max(after, quiet)), -(-after // EACH_WATCH) * EACH_WATCH)
         look = next((n for n in LOOKS if n >= after), ENDLESS)
         is_final = self._reversals == REVERSALS
-        self._begin(self.known.compress, ENDLESS if is_final else min(watch, look) - self._chosen)
+        n = ENDLESS if is_final else min(watch, look) - self._chosen
+        self._begin(self.known.compress, n, min(self._block[1], n - 1))
 
     def _watch(self, agree: Agree) -> None:
         """Compare calls since the last watch with those of the trial, and begin another where they differ."""
@@ -335,7 +336,7 @@ class Kind:
         count = self.count
         self._chosen += count.calls
         sent = count.wire_nbytes / count.raw_nbytes if count.raw_nbytes else 0.0
-        seconds, share = agree([count.seconds / count.calls, sent])
+        seconds, share = agree([_in_call(count), sent])
         known = self.known = self.known.with_figures(seconds, share)
         limit = EARLY if self._chosen < WATCHES[-1] else LATE
         if known.differs(seconds, share, limit):
@@ -344,6 +345,11 @@ class Kind:
             self._begin_pairs(_State.LOOK)
         else:
             self._follow()
+
+
+def _in_call(count: Count) -> float:
+    """Mean seconds of a measured call."""
+    return count.seconds / max(count.calls - count.skip, 1)
 
 
 def _known(compress: bool, pairs: list[_Pair], won: int) -> Known:

@@ -264,7 +264,7 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
       call.staged->give_back();
       *error = failed(call, call.staged->code());
     }
-    entry->count->seconds += engine::now() - start;
+    entry->count->add(engine::now() - start);
     return true;
   }
   const Way& way = *entry->parts.back().way;

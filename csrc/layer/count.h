@@ -23,10 +23,16 @@ struct Count {
     return true;
   }
 
+  // Adds a call that has ended: seconds, and bytes before and after compression.
+  void add(double spent, uint64_t raw = 0, uint64_t wire = 0) {
+    if (calls.load(std::memory_order_relaxed) <= skip) return;
+    seconds += spent, raw_nbytes += raw, wire_nbytes += wire;
+  }
+
   std::atomic<int64_t> calls{0};
   const int64_t most, skip;  // calls at its beginning that are not measured
   double since = 0;  // start of the first one that is
-  double seconds = 0;  // in calls that have ended, and their bytes before and after compression
+  double seconds = 0;  // in measured calls that have ended, and their bytes before and after compression
   uint64_t raw_nbytes = 0, wire_nbytes = 0;
 };
 

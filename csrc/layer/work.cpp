@@ -141,11 +141,8 @@ int Work::conclude() {
     totals[name].raw_nbytes += outcome->stats.raw_nbytes;
     totals[name].wire_nbytes += outcome->stats.wire_nbytes;
   }
-  if (entry->count) {
-    entry->count->seconds += outcome->seconds;
-    entry->count->raw_nbytes += outcome->stats.raw_nbytes;
-    entry->count->wire_nbytes += outcome->stats.wire_nbytes;
-  }
+  if (entry->count)
+    entry->count->add(outcome->seconds, outcome->stats.raw_nbytes, outcome->stats.wire_nbytes);
   if (!error && comm->settings.strict && fallbacks) {
     const std::string codec = outcome->way->codec;
     error = code_of(FALLBACK, std::string(operations[name].name) + ": " + std::to_string(fallbacks) +
