@@ -51,6 +51,7 @@ def make_clear(monkeypatch, part):
 def known_link(comm, nodes_of_one, monkeypatch):
     """A link of 10 MB/s between ranks, as if the process had measured it."""
     monkeypatch.setattr(advisor, "_links", {"network": 1e-7})
+    monkeypatch.setattr(trial, "FULL", 0.0)  # nor do blocks of calls tell that it is not so
 
 
 @pytest.fixture
@@ -143,6 +144,7 @@ def test_a_node_asks_nobody(comm, agree, smooth):
 def test_nonblocking_and_persistent_calls_go_as_blocking_ones(comm, agree, network, smooth, monkeypatch):
     """Small ones are plain; none of them makes a trial."""
     monkeypatch.setattr(advisor, "_links", {"network": 1e-12})
+    monkeypatch.setattr(advisor, "BESIDE_NBYTES", 1 << 20)
     ours, got, want = make(comm), np.empty_like(smooth), np.empty_like(smooth)
     comm.Alltoall(smooth, want)
 
@@ -344,8 +346,9 @@ def test_first_calls_of_two_threads_in_other_orders(comm, agree, network, smooth
     assert agree(not failed)
 
 
-def test_communicators_of_others_in_any_order(comm, agree, known_link, smooth):
+def test_communicators_of_others_in_any_order(comm, agree, known_link, smooth, monkeypatch):
     """What one rank has asked of a communicator between decides nothing about one that was made of it."""
+    monkeypatch.setattr(advisor, "BESIDE_NBYTES", 1 << 20)
     first = make(comm)
     between = first.Split()
     last = between.Split()
