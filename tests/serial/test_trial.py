@@ -126,7 +126,7 @@ def test_the_first_calls_of_blocks_and_the_first_pair_are_not_counted():
 
 
 def test_what_a_bucket_lets_pass_is_not_counted():
-    """Of 1 MiB that a network of 10 Gb/s lets pass at once, 64 KiB take their part in five pairs of blocks."""
+    """Of 1 MiB that a link of 10 Gb/s lets pass at once 64 KiB take their part in five pairs of blocks."""
 
     def take(compress, call):
         return 0.036 if compress else 0.03 if call < 8 + 5 * 16 else 0.052
