@@ -47,6 +47,8 @@ def _make(dtype: np.dtype, name: str, known: MPI.Datatype = MPI.DATATYPE_NULL) -
     return made
 
 
+if not MPI.Is_initialized():
+    MPI.COMM_WORLD.Get_rank()  # begins MPI after an import of compcoll.torch, or says what will
 _FLOAT16 = np.dtype(np.float16)
 _DTYPES = {
     "BFLOAT16": dtypes.BFLOAT16,
