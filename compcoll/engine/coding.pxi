@@ -4,8 +4,6 @@ from math import isnan
 
 from compcoll.core import _cpu
 
-from libc.stdio cimport snprintf
-
 
 cdef class Coding:
     """The codecs to try in turn for blocks of a type.
@@ -137,28 +135,3 @@ cdef class Outcome:
             "encode": self.stats.encode_seconds, "decode": self.stats.decode_seconds,
             "wait": self.stats.wait_seconds, "total": self.seconds,
         }
-
-    @property
-    def as_json(self):
-        """Fields of a JSON object, all but the error bound, formatted without Python objects for speed."""
-        cdef char text[192]
-        cdef uint64_t name
-        cdef size_t i
-        cdef int ndim
-        cdef list used = [], shaped = []
-        for i in range(self.stats.used.size()):
-            name = self.stats.used[i].first
-            snprintf(text, 64, b'"%.8s":%llu', <char*>&name, <unsigned long long>self.stats.used[i].second)
-            used.append(text.decode("ascii"))
-        for ndim in range(4):
-            if self.stats.dimensions[ndim]:
-                snprintf(text, 64, b'"%d":%llu', ndim, <unsigned long long>self.stats.dimensions[ndim])
-                shaped.append(text.decode("ascii"))
-        snprintf(
-            text, 192,
-            b'"bytes":%llu,"wire_bytes":%llu,"fallbacks":%llu,"encode":%.9f,"decode":%.9f,"wait":%.9f',
-            <unsigned long long>self.stats.raw_nbytes, <unsigned long long>self.stats.wire_nbytes,
-            <unsigned long long>self.stats.fallbacks, self.stats.encode_seconds, self.stats.decode_seconds,
-            self.stats.wait_seconds,
-        )
-        return f'"codecs":{{{",".join(used)}}},"dimensions":{{{",".join(shaped)}}},{text.decode("ascii")}'

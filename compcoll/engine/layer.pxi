@@ -1268,11 +1268,6 @@ cdef class Started:
         _started.pop(self.number, None)
         return True
 
-    @property
-    def ended(self):
-        """Whether they have ended, or cannot any more, as the ranks have called different things."""
-        return self.own.get().ended()
-
     def complete(self, double seconds):
         """Complete the requests of calls that have ended.
 

@@ -27,16 +27,12 @@ class Decision:
     reason : str
     ask : bool
         Whether it has to be measured if that pays.
-    fixed_algorithm : str or None
-        The one that a rule demands.
     shape : str or tuple of int
         `ARRAY`, `FLAT`, or the last one or two dimensions of all blocks.
     levels : int
         2: first inside nodes, then among them.
     intra : Codec or None
         For what stays in a node of several; None: raw.
-    fixed_levels : int or None
-        The number that a rule demands.
     """
 
     codec: Codec | None
@@ -44,11 +40,9 @@ class Decision:
     chunk_nbytes: int
     reason: str
     ask: bool = False
-    fixed_algorithm: str | None = None
     shape: Any = FLAT
     levels: int = 1
     intra: Codec | None = None
-    fixed_levels: int | None = None
 
     @property
     def name(self) -> str:

@@ -232,7 +232,6 @@ def _decide(
     if not chosen.lossless and dtype not in dtypes.FLOATS:
         chosen, why = codec("lossless"), f"{dtype} is only ever coded losslessly"
     chosen.params(dtype, (1,))  # parameters that do not go with the type are an error here, on all ranks
-    fixed = rule.algorithm
     chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(
         op, nbytes, place.size, chosen, place.link, place.gpus
     )
@@ -246,11 +245,11 @@ def _decide(
         intra = None
     sharing = place.ranks_per_node if place.link == "network" and levels == 1 else 1
     among = place.n_nodes if levels == 2 else place.size
-    algorithm = fixed or choices.algorithm(op, dtype, nbytes, among, chosen, chunk_nbytes, sharing)
+    algorithm = rule.algorithm or choices.algorithm(op, dtype, nbytes, among, chosen, chunk_nbytes, sharing)
     shape = rule.shape or policy.shape
     if not chosen.has_shape or (op in REDUCTIONS and shape == ARRAY):
         shape = FLAT
-    return Decision(chosen, algorithm, chunk_nbytes, why, ask, fixed, shape, levels, intra, rule.levels)
+    return Decision(chosen, algorithm, chunk_nbytes, why, ask, shape, levels, intra)
 
 
 def below_min_nbytes(min_nbytes: int) -> str:
