@@ -33,6 +33,8 @@ __all__ = ["About", "Row", "Rows", "Store", "folder", "half_octave", "read_file"
 SCHEMA = 1
 #: Bytes of the largest file that is read.
 MOST_NBYTES = 1 << 20
+#: Rows that a file keeps, the newest ones; a row has some 700 bytes.
+MOST_ROWS = 1000
 #: Seconds between two writes of a job.
 EACH_WRITE = 10.0
 #: Pairs of a trial that differ by more, as a part of their median, tell of a busy machine.
@@ -176,8 +178,8 @@ def _check(name: str, kind: str, value: Any) -> None:
     }[kind]
     if not good(value) or (name == "ratio" and not value > 0):
         raise ValueError(f"{name} = {value!r}")
-    if name == "made" and value:
-        datetime.fromisoformat(value)
+    if name == "made" and value and datetime.fromisoformat(value).tzinfo is None:
+        raise ValueError(f"{name} = {value!r} has no time zone")
 
 
 def _is_pair(value: Any) -> bool:
@@ -244,7 +246,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], list[Row]]:
     OSError, ValueError
         Where it cannot be read, is no table, or somebody else may have written it.
     """
-    with path.open("rb") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         about_file = os.fstat(file.fileno())
         if about_file.st_uid != os.getuid() or about_file.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise ValueError("others than its owner may have written it")
@@ -288,7 +290,7 @@ def tables() -> list[tuple[Path, dict[str, Any], list[Row]]]:
     for path in sorted(where.glob("*.json")) if where is not None else ():
         try:
             found.append((path, *read_file(path)))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue
     return found
 
@@ -342,8 +344,9 @@ class Store:
                 new = self._new.pop(about)
                 merged = {row.key: row for row in self._load(about)} | new
                 self._read[about] = self._read.get(about, {}) | merged
-                write_file(where / about.name, asdict(about), merged.values())
-        except (OSError, ValueError) as error:
+                newest = sorted(merged.values(), key=lambda row: row.made)[-MOST_ROWS:]
+                write_file(where / about.name, asdict(about), newest)
+        except Exception as error:
             self._say(f"what trials have found is not kept: {error}")
 
     def _load(self, about: About) -> list[Row]:
@@ -354,7 +357,7 @@ class Store:
             _, rows = read_file(where / about.name)
         except FileNotFoundError:
             return []
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever others have written there
             self._say(f"the table of trials is not read: {error}")
             return []
         return rows
