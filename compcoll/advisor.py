@@ -31,8 +31,8 @@ from compcoll.policy.speed import (
     message_seconds,
     wire_nbytes,
 )
-from compcoll.policy.table import MOST_SPREAD, About, Row, Rows, half_octave, store
-from compcoll.policy.trial import ENDLESS, Kind, Known
+from compcoll.policy.table import About, Row, Rows, half_octave, store
+from compcoll.policy.trial import ENDLESS, MOST_SPREAD, Kind, Known
 
 __all__ = ["Advisor", "Measured", "measure"]
 
@@ -85,21 +85,21 @@ class Measured:
 
 def measure(comm: MPI.Intracomm, facts: Facts) -> Measured:
     """Measure the link of a communicator unless this process did so, and read rank 0's table; collective."""
-    byte = bcast_object(comm, _links.get(facts.link))
-    if byte is None and comm.size > 1:
-        nodes = facts.nodes or (0,) * comm.size
-        peer = next(r for r in range(1, comm.size) if facts.link == "node" or nodes[r] != nodes[0])
-        with _engine.plain_calls():
+    with _engine.plain_calls():
+        byte = bcast_object(comm, _links.get(facts.link))
+        if byte is None and comm.size > 1:
+            nodes = facts.nodes or (0,) * comm.size
+            peer = next(r for r in range(1, comm.size) if facts.link == "node" or nodes[r] != nodes[0])
             alone = comm.Dup()  # on which nothing else is under way
             byte = byte_seconds(alone, peer)
-        alone.Free()
-    _links[facts.link] = byte = byte or 0.0
-    abouts = _abouts(facts, byte)
-    found: Any = None
-    if comm.rank == 0:
-        rows = next((rows for rows in map(store().rows, abouts) if rows), [])
-        found = rows, environment.table() == "read"
-    rows, frozen = bcast_object(comm, found)
+            alone.Free()
+        _links[facts.link] = byte = byte or 0.0
+        abouts = _abouts(facts, byte)
+        found: Any = None
+        if comm.rank == 0:
+            rows = next((rows for rows in map(store().rows, abouts) if rows), [])
+            found = rows, environment.table() == "read"
+        rows, frozen = bcast_object(comm, found)
     return Measured(byte, abouts[0], facts.link, Rows(rows), frozen)
 
 
@@ -127,10 +127,10 @@ def _abouts(facts: Facts, byte: float) -> list[About]:
 
 
 def _known_rows() -> list[dict[str, Any]]:
-    """The rows of this process's tables, by the bytes of the buffer that a rank passes."""
+    """Outcomes of this job's trials, by the bytes of the buffer that a rank passes."""
     return [
         asdict(row) | {"bytes": row.bytes * (sum(row.ranks_a_node) if row.op in _SHARED_OUT else 1)}
-        for row in store().all_rows()
+        for row in store().made.values()
     ]
 
 
@@ -303,10 +303,12 @@ class Advisor:
         ratio = self.measured.rows.ratio(str(dtype), decision.codec.spec)
         if ratio is not None:
             speed = replace(speed, share=1 / ratio)
+        source = "assumed" if ratio is None else "earlier"
         compressed, plain = message_seconds(nbytes, byte, speed, decision.chunk_nbytes), nbytes * byte
         reason = (
-            f"expected {1e3 * compressed:.3g} ms, plain MPI {1e3 * plain:.3g} ms, by the measured link and a "
-            f"ratio of {1 / speed.share:.2f}; compression is used below {CAREFUL:.2f} of that"
+            f"without a trial: {1e3 * compressed:.3g} ms expected, plain MPI {1e3 * plain:.3g} ms, by the "
+            f"measured link and an {source} ratio of {1 / speed.share:.2f}; compression is used below "
+            f"{CAREFUL:.2f} of plain MPI's time"
         )
         codec = decision.codec if compressed < CAREFUL * plain else None
         return replace(decision, codec=codec, ask=False, reason=reason)

@@ -12,7 +12,7 @@ import numpy as np
 
 from compcoll.cli.launch import is_launched, need_mpi, on_all, relaunch
 from compcoll.cli.load import DType, load
-from compcoll.cli.output import wide_console
+from compcoll.cli.output import check_folder, wide_console
 from compcoll.cli.spec import codec_option, ranks_option
 
 #: Bytes of the messages that are tried where no trace names others.
@@ -31,7 +31,9 @@ EACH = 8
     "--seconds", type=click.FloatRange(1), default=60, show_default=True, help="Time for all of it."
 )
 @click.option(
-    "--like", type=click.Path(exists=True, path_type=Path), help="Try the calls of a traced program."
+    "--like",
+    type=click.Path(exists=True, path_type=Path),
+    help="Try operations and sizes of a traced program, on values of --dtype or --data.",
 )
 @click.option("--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Values to send.")
 @click.option("--dtype", type=DType(), default="f4", show_default=True, help="Type of values without --data.")
@@ -64,9 +66,20 @@ def command(ctx, ranks, codec, seconds, like, data, dtype, show, forget, here) -
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
+    on_all(world, lambda: _check_folder() if world.rank == 0 else None)
     values = on_all(world, lambda: _values(data, dtype))
     kinds = on_all(world, lambda: list(_kinds(like, codec)))
     _tune(world, kinds, codec, values, seconds)
+
+
+def _check_folder() -> None:
+    """ClickException where rows cannot be kept."""
+    from compcoll.policy.table import folder
+
+    place = folder()
+    if place is None:
+        raise click.ClickException("there is no place for rows: set HOME, or COMPCOLL_TABLE to a folder")
+    check_folder(place, "the table of trials", "COMPCOLL_TABLE names another folder")
 
 
 def _values(path: Path | None, dtype: np.dtype) -> np.ndarray:
@@ -133,7 +146,7 @@ def _tune(world: Any, kinds: list, spec: str, values: np.ndarray, seconds: float
 
 
 def _refuse(why: str) -> None:
-    raise click.ClickException(f"there is nothing to try: {why}")
+    raise click.ClickException(f"there is nothing to try: {why}; --codec names one to try all the same")
 
 
 def _call(ours: Any, op: str, nbytes: int, values: np.ndarray) -> Callable[[], object]:

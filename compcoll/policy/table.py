@@ -37,8 +37,6 @@ MOST_NBYTES = 1 << 20
 MOST_ROWS = 1000
 #: Seconds between two writes of a job.
 EACH_WRITE = 10.0
-#: Pairs of a trial that differ by more, as a part of their median, tell of a busy machine.
-MOST_SPREAD = 0.5
 
 
 def half_octave(nbytes: int) -> int:
@@ -307,6 +305,8 @@ class Store:
     def __init__(self) -> None:
         self._read: dict[About, dict[tuple, Row]] = {}
         self._new: dict[About, dict[tuple, Row]] = {}
+        #: Outcomes of this job's trials.
+        self.made: dict[tuple, Row] = {}
         self._written = -inf
         self._said = False
 
@@ -316,10 +316,6 @@ class Store:
             self._read[about] = {row.key: row for row in self._load(about)}
         return list((self._read[about] | self._new.get(about, {})).values())
 
-    def all_rows(self) -> list[Row]:
-        """The rows of all tables that this process has asked for."""
-        return [row for about in self._read for row in self.rows(about)]
-
     def add(self, about: About, row: Row) -> None:
         """Keep the outcome of a trial, and write it where the last write was long ago."""
         known = {one.key: one for one in self.rows(about)}.get(row.key)
@@ -327,7 +323,7 @@ class Store:
             return
         if known is not None and known.compress == row.compress:
             row = replace(row, confirmed=known.confirmed + 1)
-        self._new.setdefault(about, {})[row.key] = row
+        self._new.setdefault(about, {})[row.key] = self.made[row.key] = row
         if monotonic() - self._written > EACH_WRITE:
             self.write()
 

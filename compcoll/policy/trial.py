@@ -30,6 +30,8 @@ FEW_PAIRS, MOST_PAIRS = 3, 8
 GAIN = 0.95
 #: Parts of plain MPI's time from which one pair of large calls, and each of two, end a trial.
 HOPELESS, POOR = 2.0, 1.25
+#: Pairs that differ by more, as a part of their median, tell of a busy machine: later jobs are not told.
+MOST_SPREAD = 0.5
 #: Part of the time on the link from which a plain block has not been let pass by a bucket.
 FULL = 0.9
 #: Calls of a chosen way at which its time and ratio are looked at, then each so many; and at which both ways
@@ -86,9 +88,10 @@ class Known:
         compressed, plain = (1e3 * x for x in self.seconds)
         n, won = self.pairs
         return (
-            f"measured {compressed:.3g} ms, plain MPI {plain:.3g} ms, ratio {1 / self.share:.2f}, "
-            f"{won} of {n} pairs ({self.source}{', busy' if self.spread > 0.5 else ''}); "
-            f"compression is used below {GAIN:.2f} of plain MPI's time"
+            f"measured {compressed:.3g} ms from call to call, plain MPI {plain:.3g} ms, ratio "
+            f"{1 / self.share:.2f}, {won} of {n} pairs ({self.source}"
+            f"{', on a busy machine' if self.spread > MOST_SPREAD else ''}); compression is used below "
+            f"{GAIN:.2f} of plain MPI's time"
         )
 
     def with_figures(self, seconds: float, share: float) -> Known:

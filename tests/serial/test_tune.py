@@ -71,6 +71,14 @@ def test_calls_of_a_trace_are_tried(tune, tmp_path):
     assert (row.op, row.bytes) == ("Alltoall", 1 << 17)
 
 
+def test_rows_that_cannot_be_kept_are_not_looked_for(tune, tmp_path):
+    (tmp_path / "tables").write_text("not a folder")
+    done = tune("--codec", "bfp:bits=7")
+    assert done.returncode
+    assert done.stderr.count("the table of trials cannot be written to") == 1
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
