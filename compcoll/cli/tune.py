@@ -123,6 +123,7 @@ def _tune(world: Any, kinds: list, spec: str, values: np.ndarray, seconds: float
     import compcoll
     from compcoll import advisor
     from compcoll.policy import Policy
+    from compcoll.policy.trial import MOST_SPREAD
 
     policy = Policy("auto" if spec == "lossless" else spec, when="pays", min_nbytes=0)
     ours = compcoll.Comm(world, policy=policy)
@@ -131,18 +132,22 @@ def _tune(world: Any, kinds: list, spec: str, values: np.ndarray, seconds: float
     if marked.idle:
         raise SystemExit(on_all(world, lambda: _refuse(marked.idle)))
     advisor.made_by = "tune"
-    until, left = monotonic() + seconds, []
+    until, left, busy = monotonic() + seconds, [], []
     with console.status("trying") as status:
         for op, nbytes in kinds:
             status.update(f"trying {op} of {nbytes} bytes")
             call = _call(ours, op, nbytes, values)
             if not _try(world, marked.advisor, call, until):
                 left.append(f"{op} of {nbytes}")
+            elif marked.advisor.last and marked.advisor.last.known.spread > MOST_SPREAD:
+                busy.append(f"{op} of {nbytes}")
     advisor.store().write()
     if world.rank == 0:
         _show(marked.measured.about)
         if left:
             console.print(f"There was no time for {', '.join(left)}: --seconds gives it more.")
+        if busy:
+            console.print(f"The machine was too busy to tell, and nothing is kept: {', '.join(busy)}.")
 
 
 def _refuse(why: str) -> None:
