@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compcoll.engine import rounding
-from compcoll.operations import ALGORITHMS
+from compcoll.operations import REDUCTIONS
 
 __all__ = ["Report", "Stats", "Summary", "describe"]
 
@@ -170,7 +170,7 @@ def describe(op: str, way: Any, outcome: Any = None) -> Report:
         reason, spec = way.reason, (way.codec if isinstance(way.codec, str) else way.codec.spec) or None
         algorithm = getattr(way, "name", None) or way.algorithm
     bound = outcome.bound
-    if bound is not None and algorithm.split()[-1] in ALGORITHMS["Allreduce"]:
+    if bound is not None and op in REDUCTIONS:
         bound = rounding.safe(bound)
     return Report(
         op,

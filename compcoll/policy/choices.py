@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compcoll.codecs import Codec
-from compcoll.operations import ALGORITHMS, has_two_levels, runs_on
+from compcoll.operations import ALGORITHMS, REDUCTIONS, has_two_levels, runs_on
 from compcoll.schedule.trace import WINDOW
 
 __all__ = ["MESSAGE_NBYTES", "algorithm", "chunk_nbytes", "levels", "window"]
@@ -39,7 +39,7 @@ def algorithm(
     small = nbytes <= CHUNK_LIMITS[0]
     if "recursive_halving" in names and dtype.itemsize > 2 and small:
         return "recursive_halving"  # few rounds, for pieces whose messages cost more than their bytes
-    if "direct" in names and (dtype.itemsize == 2 or size <= 4 or small):
+    if op in REDUCTIONS and "direct" in names and (dtype.itemsize == 2 or size <= 4 or small):
         return "direct"  # one rounding, and no more bytes than the ring, which waits at each hop
     if "recursive_doubling" in names and nbytes <= 256 << 10 and runs_on("recursive_doubling", size):
         return "recursive_doubling"
