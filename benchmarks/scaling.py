@@ -37,8 +37,8 @@ RECONSTRUCTED = 0.8
 #: Seconds that one operation on a chunk costs besides its bytes.
 OPERATION = 2e-6
 #: Algorithms that the quick look predicts to take more than so many times as long as the best are left out:
-#: it is exact but for one level among nodes of many ranks, up to 1.4 times as long, and Bcast, whose pipelines
-#: take 0.75 to 1.3 times as long.
+#: it is exact but for one level among nodes of many ranks, up to 1.4 times as long, and
+#: Bcast, 0.75 to 1.3 times.
 NEAR, NEAR_OF_BCAST = 1.1, 2.0
 
 
