@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from compcoll.codecs import decoding, gpu
+from compcoll.codecs import decoding, gpu, host
 from compcoll.codecs.registry import codec as make_codec
 from compcoll.core import _cpu, dtypes
 from compcoll.devices import arrays
@@ -18,9 +18,9 @@ __all__ = ["SLACK", "Codec"]
 class Codec:
     """A codec with its parameters: immutable, cheap, safe to share between threads.
 
-    A subclass gives ``name``, ``lossless``, the parameters as keyword arguments of ``__init__``, and
-    ``params``. Its kernels are found in the table of ``csrc/cpu`` by ``name``; one without kernels there
-    overrides ``encode_payload`` and ``decode_payload``.
+    A subclass gives ``name``, ``lossless``, ``dtypes`` where it does not take all, and the parameters as
+    keyword arguments of ``__init__``. Its kernels are found in the table of ``csrc/cpu`` by ``name``, and
+    get the words of ``params``; one without kernels overrides ``encode_payload`` and ``decode_payload``.
 
     Attributes
     ----------
@@ -108,16 +108,23 @@ class Codec:
     # -- payloads
 
     def encode_payload(self, src: np.ndarray, dst: np.ndarray) -> tuple[int, float, tuple[int, int]]:
-        """Encode a contiguous array into ``dst`` (uint8).
+        """Encode an array.
+
+        Parameters
+        ----------
+        src : numpy.ndarray
+            C-contiguous and read-only, of 0 to 3 dimensions and one of ``dtypes``; may be empty.
+        dst : numpy.ndarray
+            uint8, at least ``src.nbytes + 64`` bytes.
 
         Returns
         -------
         nbytes : int
-            Payload bytes, or a negative status of ``_cpu``.
+            Payload bytes, or a negative status of ``compcoll.core._cpu``: another codec takes the array.
         bound : float
-            Largest absolute error.
+            Largest absolute error of any value, NaN where it is not known.
         params : tuple of int
-            The words for the header.
+            Two unsigned 64-bit words for the header.
         """
         return _cpu.encode(*self._arguments(src), src.reshape(-1).view(np.uint8), dst)
 
@@ -136,7 +143,22 @@ class Codec:
         return None if result[0] == _cpu.UNSUPPORTED else result
 
     def decode_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int:
-        """Decode into a contiguous array of the frame's dtype and size; 0 or a negative status."""
+        """Decode a payload, whose bytes may be any.
+
+        Parameters
+        ----------
+        info : FrameInfo
+            The frame's header: dtype, shape and ``params``.
+        payload : numpy.ndarray
+            uint8.
+        dst : numpy.ndarray
+            C-contiguous, of the frame's dtype and number of elements.
+
+        Returns
+        -------
+        int
+            0, or a negative status of ``compcoll.core._cpu``.
+        """
         return _cpu.decode(*self._header(info), payload, dst.reshape(-1).view(np.uint8))
 
     def decode_add_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int | None:
@@ -211,6 +233,8 @@ class Codec:
         unchanged if they do not.
         """
         fallback = False
+        readonly = src.view()
+        readonly.flags.writeable = False
         codecs = (one for attempt in self.attempts(src.dtype) for one in attempt.chosen(src))
         for codec in codecs:
             result = None
@@ -219,7 +243,9 @@ class Codec:
                 room = out[HEADER_NBYTES : HEADER_NBYTES + src.nbytes]
                 result = codec.reconstruct_payload(src, room, values)
             known = result is not None
-            nbytes, bound, params = result or codec.encode_payload(src, out[HEADER_NBYTES:])
+            nbytes, bound, params = result or codec.encode_payload(readonly, out[HEADER_NBYTES:])
+            if (nbytes < 0 and nbytes not in host.STATUS) or nbytes > out.nbytes - HEADER_NBYTES:
+                raise host.status_error(codec.name, "encode_payload", nbytes, "a size within dst")
             if 0 <= nbytes <= src.nbytes:
                 break
             fallback = fallback or (nbytes in (_cpu.NONFINITE, _cpu.UNREPRESENTABLE) and not self.lossless)

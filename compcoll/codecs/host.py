@@ -21,6 +21,7 @@ __all__ = [
     "decode_into",
     "output",
     "payload_error",
+    "status_error",
 ]
 
 #: Statuses of the functions of csrc/abi.h in words.
@@ -41,7 +42,7 @@ NO_BASE = (
 def decode_into(data: np.ndarray, info: FrameInfo, dst: np.ndarray) -> None:
     """Decode a frame into a contiguous array of its dtype and size, without a check of these."""
     status = of_frame(info.codec).decode_payload(info, verify(data, info), dst)
-    if status:
+    if status != 0:
         raise payload_error(info, status)
 
 
@@ -52,10 +53,10 @@ def add_into(data: np.ndarray, info: FrameInfo, dst: np.ndarray) -> None:
     if status is None:
         term = np.empty(info.size, info.dtype)
         status = codec.decode_payload(info, payload, term)
-        if not status:
+        if status == 0:
             codes = dtypes.code_of(info.dtype), dtypes.code_of(dst.dtype)
             _cpu.accumulate(*codes, term.view(np.uint8), dst.reshape(-1).view(np.uint8), term.size)
-    if status:
+    if status != 0:
         raise payload_error(info, status)
 
 
@@ -84,8 +85,18 @@ def check_out(dtype: np.dtype, size: int, info: FrameInfo, adding: bool) -> None
         raise ValueError(f"out has {size} elements, and the frame {info.size}")
 
 
-def payload_error(info: FrameInfo, status: int) -> FrameError:
-    """The exception for a status of a decoder."""
+def payload_error(info: FrameInfo, status: int) -> FrameError | RuntimeError:
+    """The exception for a status of a decoder; RuntimeError for a value that is no status."""
+    if status not in STATUS:
+        return status_error(info.codec, "decode_payload", status, "0")
     if status == _cpu.UNSUPPORTED and info.codec == "delta":
         return FrameError(NO_BASE)
     return FrameError(f"the {info.codec} payload of {info.payload_nbytes} bytes is {STATUS[status]}")
+
+
+def status_error(codec: str, method: str, value: object, expected: str) -> RuntimeError:
+    """The exception for a value that a faulty codec returns in place of a status."""
+    statuses = f"{min(STATUS)} to {max(STATUS)}"
+    return RuntimeError(
+        f"codec {codec!r}: {method} returned {value}, which is neither {expected} nor a status, {statuses}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -13,6 +14,9 @@ import numpy as np
 from compcoll.core.errors import FrameError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from importlib.metadata import EntryPoint
+
     from compcoll.codecs.base import Codec
 
 __all__ = ["codec", "codec_class", "codecs", "default_specs", "of_frame", "register", "takes"]
@@ -37,6 +41,21 @@ def register(cls: type[Codec]) -> type[Codec]:
     """Make a codec known by its ``name``; usable as a decorator.
 
     Third parties need not call it: an entry point in the group ``compcoll.codecs`` is found by itself.
+
+    Parameters
+    ----------
+    cls : type
+        A subclass of `compcoll.Codec`.
+
+    Returns
+    -------
+    type
+        The class.
+
+    Raises
+    ------
+    ValueError
+        For a name that is taken, or is not an ASCII identifier of at most 8 characters.
     """
     name = cls.name
     if not (name.isascii() and name.isidentifier() and len(name) <= 8):
@@ -81,18 +100,40 @@ def codec(spec: str | Codec) -> Codec:
 
 
 def default_specs(dtype: np.dtype) -> list[str]:
-    """Specs of all registered codecs that code a dtype, with a few parameters each."""
-    specs = [spec for name in codecs() for spec in codec_class(name).typical or (name,)]
+    """Specs of all registered codecs that code a dtype, with a few parameters each.
+
+    A codec of another package that fails to load is left out, with a warning.
+    """
+    classes = {name: cls for name in codecs() if (cls := _loaded(name)) is not None}
+    specs = [spec for name, cls in classes.items() for spec in cls.typical or (name,)]
     return [spec for spec in specs if takes(spec, dtype)]
 
 
 def takes(spec: str, dtype: np.dtype) -> bool:
-    """Whether a codec codes a dtype, with this spec and without a second array."""
+    """Whether a codec codes a dtype, with this spec and without a second array.
+
+    False, with a warning, for a codec of another package that fails to load.
+    """
+    if _loaded(spec.partition(":")[0].strip()) is None:
+        return False
     try:
         made = codec(spec)
     except (TypeError, ValueError):  # of a third party, and not without parameters
         return False
     return made.takes(dtype) and not made.has_base
+
+
+def _loaded(name: str) -> type[Codec] | None:
+    """The class of this name, or None and a warning where an entry point is broken."""
+    try:
+        return codec_class(name)
+    except Exception as error:
+        point = _point(name)
+        if point is None:
+            raise
+        text = f"codec {name!r} of {_package(point)} is left out: {type(error).__name__}: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        return None
 
 
 @lru_cache(maxsize=64)
@@ -105,17 +146,37 @@ def of_frame(name: str) -> Codec:
     return cls.__new__(cls)
 
 
-def _points():
+def _points() -> Iterable[EntryPoint]:
     return entry_points(group="compcoll.codecs")
+
+
+def _point(name: str) -> EntryPoint | None:
+    """The entry point with a codec's name, if there is one."""
+    return next((point for point in _points() if point.name == name), None)
+
+
+def _package(point: EntryPoint) -> str:
+    """The distribution that declares an entry point, as messages call it."""
+    return f"package {point.dist.name!r}" if point.dist else f"module {point.module!r}"
+
+
+def _load(point: EntryPoint) -> type[Codec]:
+    """The class behind an entry point, registered; ValueError where its name is another one."""
+    cls = point.load()
+    name = getattr(cls, "name", None)
+    if name != point.name:
+        raise ValueError(
+            f"entry point {point.name!r} of {_package(point)} leads to a codec with the name {name!r}: "
+            "both have to be equal"
+        )
+    return register(cls)
 
 
 def codec_class(name: str) -> type[Codec]:
     """The class of this name; ValueError where there is none."""
     target = _known.get(name)
-    if target is None:
-        for point in _points():
-            if point.name == name:
-                target = register(point.load())
+    if target is None and (point := _point(name)) is not None:
+        target = _load(point)
     if target is None:
         raise ValueError(f"unknown codec {name!r}; known are {', '.join(codecs())}")
     if isinstance(target, str):

@@ -110,7 +110,10 @@ def decode_guarded(codec, params, payload, dtype, n):
 
 
 def decode_add_guarded(codec, params, payload, dtype, start):
-    """The same for adding to a copy of ``start``, which has the accumulator's dtype."""
+    """The same for adding to a copy of ``start``, which has the accumulator's dtype.
+
+    The status is None, and the copy as it was, where the codec has no fused addition.
+    """
     room = np.full(start.nbytes + 2 * GUARD, 0xA5, np.uint8)
     dst = room[GUARD : GUARD + start.nbytes]
     dst[:] = bits(start)

@@ -105,7 +105,7 @@ def check_round_trip(codec, array: np.ndarray) -> bytes:
 
 
 def check_add(codec, array: np.ndarray) -> None:
-    """The fused addition gives what decoding and adding give, on every level."""
+    """The fused addition, where there is one, gives what decoding and adding give, on every level."""
     acc = np.arange(array.size).astype(accumulator_dtype(array.dtype))
     frame = codec.encode(array)
     assert inspect(frame).codec == codec.name
@@ -114,7 +114,10 @@ def check_add(codec, array: np.ndarray) -> None:
     for level in _cpu.available_levels():
         with cpu_level(level):
             out = acc.copy()
-            assert codec.decode_add_payload(inspect(frame), frame[HEADER_NBYTES:], out) == 0
+            status = codec.decode_add_payload(inspect(frame), frame[HEADER_NBYTES:], out)
+            if status is None:
+                return
+            assert status == 0
             assert out.tobytes() == expected.tobytes()
 
 

@@ -37,21 +37,23 @@ def decode_everywhere(codec, params, payload, array):
 
 
 def status_of(codec, params, payload, dtype, n):
-    """What decoding any bytes answers, which is what adding them does."""
+    """What decoding any bytes answers, which is what adding them does, where that is fused."""
     _, status = decode_guarded(codec, params, payload, dtype, n)
     start = np.zeros(n, accumulator_dtype(dtype))
-    assert decode_add_guarded(codec, params, payload, dtype, start)[1] == status
+    assert decode_add_guarded(codec, params, payload, dtype, start)[1] in (status, None)
     return status
 
 
 def check_decode_add(codec, params, payload, array):
-    """Adding a payload gives what decoding it and adding give."""
+    """Adding a payload gives what decoding it and adding give, where addition is fused."""
     decoded, _ = decode_guarded(codec, params, payload, array.dtype, array.size)
     acc = accumulator_dtype(array.dtype)
     start = np.full(reals(decoded).size, 0.3).astype(dtypes.real_dtype(acc))
     with np.errstate(all="ignore"):
         expected = start + reals(decoded).astype(start.dtype)
     total, status = decode_add_guarded(codec, params, payload, array.dtype, start.view(acc))
+    if status is None:
+        return
     assert status == 0
     assert np.array_equal(reals(total), expected, equal_nan=True)
 

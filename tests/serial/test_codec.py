@@ -1,6 +1,11 @@
 """What all codecs share: specs, the registry, frames in and out, errors."""
 
+import re
+import subprocess
+import sys
+import tomllib
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,14 +152,31 @@ class Negated(compcoll.Codec):
 
 
 @pytest.fixture
-def third_party(monkeypatch):
-    point = EntryPoint("negated", f"{__name__}:Negated", "compcoll.codecs")
-    monkeypatch.setattr(EntryPoint, "load", lambda self: Negated)
-    monkeypatch.setattr(registry, "_points", lambda: [point])
-    yield codec("negated")
-    registry._known.pop("negated", None)
+def entry_points(monkeypatch):
+    """Entry points of another package, by key; each is given as a class, or an exception of its import."""
+    found = {}
+
+    def load(point):
+        if isinstance(found[point.name], Exception):
+            raise found[point.name]
+        return found[point.name]
+
+    monkeypatch.setattr(EntryPoint, "load", load)
+    monkeypatch.setattr(
+        registry, "_points", lambda: [EntryPoint(key, "other:Other", "compcoll.codecs") for key in found]
+    )
+    before = dict(registry._known)
+    yield found
+    registry._known.clear()
+    registry._known.update(before)
     registry.codec.cache_clear()
     registry.of_frame.cache_clear()
+
+
+@pytest.fixture
+def third_party(entry_points):
+    entry_points["negated"] = Negated
+    return codec("negated")
 
 
 def test_third_party_codec(third_party):
@@ -172,3 +194,87 @@ def test_third_party_codec(third_party):
 def test_names_that_cannot_be_registered(name):
     with pytest.raises(ValueError, match="name"):
         registry.register(type("Other", (compcoll.Codec,), {"name": name, "lossless": True}))
+
+
+def test_key_of_an_entry_point_is_the_name_of_its_codec(entry_points):
+    entry_points["inverse"] = Negated
+    with pytest.raises(ValueError, match=r"entry point 'inverse' of module 'other' .* name 'negated'"):
+        codec("inverse")
+    assert "negated" not in registry._known
+
+
+def test_broken_entry_points_are_left_out_of_the_codecs_to_try(entry_points):
+    broken = ImportError("no module named 'missing'")
+    entry_points.update(broken=broken, inverse=Negated, negated=Negated)
+    with pytest.warns(RuntimeWarning) as caught:
+        specs = registry.default_specs(np.dtype("i4"))
+    assert "negated" in specs
+    assert not {"broken", "inverse"} & set(specs)
+    assert sorted(str(one.message).partition(": ")[0] for one in caught) == [
+        "codec 'broken' of module 'other' is left out",
+        "codec 'inverse' of module 'other' is left out",
+    ]
+    with pytest.warns(RuntimeWarning, match="'broken'"):
+        assert not registry.takes("broken", np.dtype("i4"))
+    with pytest.raises(ImportError, match="missing"):
+        codec("broken")
+
+
+class Faulty(Negated):
+    """A third party's codec that returns a value of its parameters in place of a status."""
+
+    name = "faulty"
+
+    def __init__(self, encoded=0):
+        self.encoded = encoded
+
+    def options(self):
+        return {"encoded": self.encoded}
+
+    def encode_payload(self, src, dst):
+        return self.encoded, 0.0, (7, 0)
+
+    def decode_payload(self, info, payload, dst):
+        return 7
+
+
+@pytest.mark.parametrize("value", [-99, -6, VALUES.nbytes + base.SLACK + 1])
+def test_unknown_status_of_an_encoder_is_an_error(entry_points, value):
+    entry_points["faulty"] = Faulty
+    with pytest.raises(RuntimeError, match=f"codec 'faulty': encode_payload returned {value}"):
+        codec(f"faulty:encoded={value}").encode(VALUES)
+
+
+def test_unknown_status_of_a_decoder_is_an_error(entry_points):
+    entry_points["faulty"] = Faulty
+    frame = codec("faulty").encode(VALUES)
+    assert inspect(frame).codec == "faulty"
+    for decoding_into in (decode, decoding.decode_add):
+        with pytest.raises(RuntimeError, match="codec 'faulty': decode_payload returned 7"):
+            decoding_into(frame, np.zeros_like(VALUES))
+
+
+def test_encoder_cannot_write_to_its_source(entry_points):
+    class Writing(Negated):
+        name = "writing"
+
+        def encode_payload(self, src, dst):
+            src[...] = 0
+
+    entry_points["writing"] = Writing
+    array = VALUES.copy()
+    with pytest.raises(ValueError, match="read-only"):
+        codec("writing").encode(array)
+    np.testing.assert_array_equal(array, VALUES)
+
+
+def test_example_of_a_codec_in_a_package_passes_its_test(tmp_path):
+    """Files of CONTRIBUTING.md, as they stand there."""
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    files = re.findall(r"^```\w+\n# (\w+\.\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    for name, content in files:
+        (tmp_path / name).write_text(content)
+    assert tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["name"] == "compcoll-half"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_half.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
