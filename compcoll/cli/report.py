@@ -80,13 +80,13 @@ def _print(shown: list[tables.Table]) -> None:
         table = Table(
             title=one.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
         )
-        least = 2
+        least = 0
         for i, cells in enumerate(zip(one.headings, *one.rows, strict=True)):
             longest = max(map(cell_len, cells))
             needed = min(longest, _FOLDED) if cells[0] in _LONG else longest
             justify = "left" if i < one.left else "right"
             table.add_column(cells[0], justify=justify, overflow="fold", min_width=needed)
-            least += needed + 1
+            least += needed + 2
         for row in one.rows:
             table.add_row(*map(escape, row))
         # A terminal that is too narrow wraps lines, where rich would cut numbers.
