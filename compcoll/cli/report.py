@@ -84,8 +84,12 @@ def _print(shown: list[tables.Table]) -> None:
         for i, cells in enumerate(zip(one.headings, *one.rows, strict=True)):
             longest = max(map(cell_len, cells))
             needed = min(longest, _FOLDED) if cells[0] in _LONG else longest
-            justify = "left" if i < one.left else "right"
-            table.add_column(cells[0], justify=justify, overflow="fold", min_width=needed)
+            table.add_column(
+                cells[0],
+                justify="left" if i < one.left else "right",
+                overflow="fold",
+                min_width=needed,
+            )
             least += needed + 2
         for row in one.rows:
             table.add_row(*map(escape, row))
