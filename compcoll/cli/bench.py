@@ -28,9 +28,19 @@ NONBLOCKING = tuple(f"i{op}" for op in COLLECTIVES if op != "barrier")
 OPERATIONS = (*COLLECTIVES, *MESSAGES, *NONBLOCKING)
 
 
+class Bench(click.Command):
+    """Leaves ``--help`` to an operation that is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if any(word.lower() in OPERATIONS for word in args):
+            ctx.help_option_names = []
+        return super().parse_args(ctx, args)
+
+
 @click.command(
+    cls=Bench,
     context_settings={"ignore_unknown_options": True},
-    epilog="`compcoll bench OP -- --help` lists the options of the benchmarks.",
+    epilog="`compcoll bench OP --help` lists the options of the benchmarks.",
 )
 @ranks_option(1, None, "Ranks to start. [default: 2]")
 @click.argument("op", metavar="OP", type=click.Choice(OPERATIONS, case_sensitive=False))

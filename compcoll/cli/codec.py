@@ -76,7 +76,8 @@ def command(file: Path, codec: tuple[str, ...], out: Path | None, as_json: bool,
 
     if out is not None:
         check_writable(out, "the figure")
-        _import_figure()  # which may lack a package, before the work begins
+        if problem := _import_figure().check_format(out):
+            raise click.ClickException(f"the figure cannot be written: {problem}")
     whole = load(file, given["dtype"], given["shape"])
     array = Subject(sample(whole, given["sample"]))
     for spec in codec:

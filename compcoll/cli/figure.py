@@ -15,6 +15,13 @@ __all__ = ["draw"]
 _MARKERS = "os^vD<>pPX*hH8d"
 
 
+def check_format(path: Path) -> str:
+    """Why a file of this suffix cannot be drawn into; empty where it can be."""
+    known = Figure().canvas.get_supported_filetypes()
+    suffix = path.suffix.removeprefix(".").lower()
+    return "" if suffix in known or not suffix else f"{path.suffix} is none of {', '.join(sorted(known))}"
+
+
 def draw(
     found: list[Measurement], curves: dict[str, list[Measurement]], goal: Goal, title: str, path: Path
 ) -> None:

@@ -29,7 +29,7 @@ _OPTIONAL = {
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--preload", is_flag=True, help="Print the path of the library for LD_PRELOAD alone.")
-@click.option("--kernels", is_flag=True, help="Compile the CUDA kernels, and show what each needs.")
+@click.option("--kernels", is_flag=True, help="Compile the CUDA kernels: figures of each, after minutes.")
 @click.option(
     "--arch",
     default="sm_75,sm_80,sm_90,sm_100",
@@ -42,8 +42,9 @@ def command(as_json: bool, preload: bool, kernels: bool, arch: str) -> None:
     --preload prints the path of the library that accelerates programs in C or Fortran; `compcoll run` sets
     LD_PRELOAD by itself.
 
-    --kernels needs no GPU. It shows registers, bytes spilled, bytes of shared memory and instructions of the
-    main loop, and fails where a kernel does not compile, spills registers, or takes too many instructions.
+    --kernels needs no GPU, and takes minutes. It shows registers, bytes spilled, bytes of shared memory and
+    instructions of the main loop, and fails where a kernel does not compile, spills registers, or takes too
+    many instructions.
     """
     if preload:
         try:

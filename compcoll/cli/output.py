@@ -15,12 +15,10 @@ __all__ = ["check_folder", "check_writable", "wide_console"]
 
 
 def check_writable(path: Path | None, what: str, hint: str = "") -> None:
-    """ClickException where a file cannot be written; its folder is made, and the file left as it is."""
+    """ClickException where a file cannot be written; the file is left as it is."""
     if path is None:
         return
     try:
-        with suppress(FileExistsError):  # a file in the place of a folder, of which the next line tells
-            path.parent.mkdir(parents=True, exist_ok=True)
         there = path.exists()
         path.open("a").close()
         if not there:
@@ -32,6 +30,8 @@ def check_writable(path: Path | None, what: str, hint: str = "") -> None:
 
 def check_folder(path: Path, what: str, hint: str = "") -> None:
     """ClickException where no file can be written into a folder, which is made."""
+    with suppress(OSError):  # of which the next line tells
+        path.mkdir(parents=True, exist_ok=True)
     check_writable(path / ".compcoll", what, hint)
 
 

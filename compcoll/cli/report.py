@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from click.formatting import wrap_text
 
-from compcoll.cli.output import check_folder
+from compcoll.cli.output import check_folder, wide_console
+
+if TYPE_CHECKING:
+    from compcoll.tracing import tables
+
+#: Columns of a text that is good to read.
+_WIDTH = 100
+#: Least width, and headings, of columns whose cells may go on in another line.
+_FOLDED = 20
+_LONG = ("place", "communicator", "host")
 
 
 @click.command()
@@ -20,12 +31,12 @@ def command(folder: Path, out: Path | None) -> None:
     DIR is what `compcoll run --trace` or COMPCOLL_TRACE named. Files that are damaged or missing are named,
     and the rest is shown. perfetto.json opens in https://ui.perfetto.dev and in chrome://tracing.
 
-    Why was a call not compressed? The table "Why calls were not compressed" has all reasons, by operation,
+    Why was a call not compressed? The list "Why calls were not compressed" comes first: reasons by operation,
     those of most bytes first.
     """
     from compcoll.tracing import page, perfetto
     from compcoll.tracing.reader import read
-    from compcoll.tracing.tables import tables_of
+    from compcoll.tracing.tables import reasons_of, tables_of
 
     into = out or folder
     check_folder(into, "the report", "--out names another folder")
@@ -38,6 +49,7 @@ def command(folder: Path, out: Path | None) -> None:
     if not any(rank.calls for rank in program.ranks):
         raise click.ClickException(f"{folder} has a trace in which no call is")
     shown = tables_of(program)
+    _print_reasons(reasons_of(program))
     _print(shown)
     page.write(program, shown, into / "report.html")
     perfetto.write(program, into / "perfetto.json")
@@ -45,18 +57,42 @@ def command(folder: Path, out: Path | None) -> None:
     click.echo(f"The time line is {(into / 'perfetto.json').resolve()}, for https://ui.perfetto.dev")
 
 
-def _print(shown: list) -> None:
+def _print_reasons(lines: list[str]) -> None:
+    """Print a list, and nothing where it is empty."""
+    from compcoll.tracing.tables import REASONS
+
+    if lines:
+        click.echo(f"\n{REASONS}")
+    for line in lines:
+        click.echo(wrap_text(line, min(wide_console().width, _WIDTH), "- ", "  "))
+    click.echo()
+
+
+def _print(shown: list[tables.Table]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
+    from rich.cells import cell_len
+    from rich.markup import escape
     from rich.table import Table
 
-    # A narrow terminal wraps lines, where rich would cut numbers.
-    console = Console(width=max(Console().width, 200), markup=False)
+    console = wide_console()
+    width = console.width
     for one in shown:
-        table = Table(title=one.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-        for i, heading in enumerate(one.headings):
-            left = i < one.left
-            table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+        table = Table(
+            title=one.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+        )
+        least = 0
+        for i, cells in enumerate(zip(one.headings, *one.rows, strict=True)):
+            longest = max(map(cell_len, cells))
+            needed = min(longest, _FOLDED) if cells[0] in _LONG else longest
+            table.add_column(
+                cells[0],
+                justify="left" if i < one.left else "right",
+                overflow="fold",
+                min_width=needed,
+            )
+            least += needed + 2
         for row in one.rows:
-            table.add_row(*row)
+            table.add_row(*map(escape, row))
+        # A terminal that is too narrow wraps lines, where rich would cut numbers.
+        console.width = max(width, least)
         console.print(table)

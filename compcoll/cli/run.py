@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,23 @@ from typing import Any
 import click
 
 from compcoll.cli.executable import find_executable, mpiexec_of, run_executable, run_preloaded
-from compcoll.cli.launch import become_ranks, is_launched, need_mpi, same_ranks
+from compcoll.cli.launch import become_ranks, is_launched, need_mpi, on_all, same_ranks
 from compcoll.cli.output import check_folder
 from compcoll.cli.spec import Size, ranks_option
+from compcoll.core import environment
 from compcoll.policy import make_policy
 from compcoll.preload import is_preloaded
+
+#: Readers of variables that all ranks have, whatever their number.
+_READERS: tuple[Callable[[], object], ...] = (
+    lambda: environment.checks(default=False),
+    environment.device_buffers,
+    environment.shared_memory,
+    environment.summary,
+    environment.table,
+    environment.threads,
+    environment.timeout,
+)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -58,6 +71,7 @@ def command(
         make_policy(None, given.get("codec"), *(given.get(key) for key in ("when", "min_nbytes", "policy")))
     except (OSError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
+    _check_environment(ranks, has_trace=trace is not None)
     executable = None if as_module else find_executable(program)
     if not (as_module or executable or Path(program).exists()):
         raise click.UsageError(f"{program} does not exist; -m runs a module")
@@ -78,9 +92,37 @@ def command(
 
     if ranks is not None:
         same_ranks(ranks)
+    _check_world()
     sys.argv[:] = [program, *arguments]
     from compcoll.comm import wrap_world
 
     import_module("compcoll.preload.program")  # messages of C and Fortran
     wrap_world(False if quiet else None, **given)
     run_as_main(program, as_module)
+
+
+def _check_environment(ranks: int | None, has_trace: bool) -> None:
+    """ClickException where a variable of the environment is wrong."""
+    try:
+        for reader in _READERS:
+            reader()
+        if ranks is not None:
+            environment.nodes(ranks)
+        folder = None if has_trace else environment.trace()
+    except (OSError, ValueError) as error:
+        raise click.UsageError(str(error)) from None
+    if folder is not None:
+        check_folder(folder, "the trace of COMPCOLL_TRACE")
+
+
+def _check_world() -> None:
+    """End all ranks where a variable of the environment does not suit their number; collective."""
+    from mpi4py import MPI
+
+    def check() -> None:
+        try:
+            environment.nodes(MPI.COMM_WORLD.size)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+
+    on_all(MPI.COMM_WORLD, check)

@@ -10,6 +10,7 @@ from string import Template
 from compcoll.tracing import tables
 from compcoll.tracing.reader import Program
 from compcoll.tracing.tables import Row, Table, nbytes_text, seconds_text
+from compcoll.tracing.words import plural
 
 __all__ = ["write"]
 
@@ -39,6 +40,7 @@ h1 { font-size: 1.5em; margin-bottom: .2em; } h2 { font-size: 1.15em; margin-top
 p.sub { color: #666; margin-top: 0; overflow-wrap: anywhere; }
 .notes { background: #fff4e0; border-left: 4px solid #e69f00; padding: .5em 1em; }
 .totals { display: flex; flex-wrap: wrap; gap: 1em 2.5em; } .totals b { display: block; font-size: 1.5em; }
+ul { padding-left: 1.2em; overflow-wrap: anywhere; }
 .bar { display: flex; align-items: center; gap: .6em; height: 1.45em; }
 .bar b { flex: 0 0 13em; text-align: right; font-weight: normal; } .bar div { flex: 1; display: flex; }
 .bar i { height: 1em; } .bar span { white-space: nowrap; margin-left: .5em; line-height: 1; }
@@ -52,9 +54,10 @@ tbody tr:hover { background: #f5f8fb; }
 </head>
 <body>
 <h1>What the calls did</h1>
-<p class="sub">$title, $size ranks</p>
+<p class="sub">$title, $size</p>
 $notes
 <div class="totals">$totals</div>
+$reasons
 <h2>Time by operation</h2>
 <p>Summed over ranks, of nonblocking calls until they were complete. Encoding and decoding on several threads
 are cut to what the call took.</p>
@@ -89,9 +92,10 @@ def write(program: Program, shown: Iterable[Table], path: Path) -> None:
     after = [("", {"sent": row.wire}, f"{nbytes_text(row.wire)}, {row.ratio:.2f}x") for row in sent.values()]
     text = _PAGE.substitute(
         title=escape(program.title),
-        size=program.size,
+        size=plural(program.size, "rank"),
         notes=f'<div class="notes">{"<br>".join(map(escape, program.notes))}</div>' if program.notes else "",
         totals="".join(f"<div><b>{value}</b>{name}</div>" for name, value in _totals(program).items()),
+        reasons=_list(tables.REASONS, tables.reasons_of(program)),
         times=_bars(_times(longest)),
         bytes=_bars([bar for pair in zip(before, after, strict=True) for bar in pair]),
         ranks=_bars(_times(ranks)),
@@ -139,6 +143,11 @@ def _parts(parts: Mapping[str, float], largest: float) -> str:
         for name, (colour, _) in _PARTS.items()
         if parts.get(name)
     )
+
+
+def _list(title: str, lines: list[str]) -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<h2>{title}</h2><ul>{items}</ul>" if lines else ""
 
 
 def _table(table: Table) -> str:

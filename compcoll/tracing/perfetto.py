@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from compcoll.tracing.reader import Call, Program
+from compcoll.tracing.words import plural
 
 __all__ = ["events", "write"]
 
@@ -71,7 +72,7 @@ def _of_call(pid: int, call: Call, lanes: dict[str, _Lanes]) -> Iterator[dict[st
 
     micros = {stage: round(1e6 * getattr(call, stage), 3) for stage in _STAGES}
     args = {
-        "communicator": f"{call.comm}, {call.size} ranks",
+        "communicator": f"{call.comm}, {plural(call.size, 'rank')}",
         "bytes": call.raw,
         "wire bytes": call.wire,
         "buffer": call.nbytes,

@@ -10,12 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from json import loads
 from pathlib import Path
-from sys import intern
+from sys import float_info, intern
 from typing import Any, NamedTuple
 
 from compcoll.tracing import VERSION
+from compcoll.tracing.words import plural
 
 __all__ = ["Call", "Measured", "Program", "Rank", "read"]
+
+#: Seconds that no clock and no time of day comes to.
+_MOST_SECONDS = 1e12
 
 
 @dataclass(slots=True)
@@ -60,7 +64,7 @@ class Call:
 
 
 class Measured(NamedTuple):
-    """Seconds of plain MPI in a trial of a method with a buffer of this size."""
+    """Seconds within a call of plain MPI in a trial of a method with a buffer of this size."""
 
     op: str
     nbytes: int
@@ -89,14 +93,16 @@ class Rank:
     def faults(self) -> Iterator[str]:
         """Descriptions of what its file lacks."""
         if self.bad_lines:
-            yield f"rank {self.rank}: {self.bad_lines} lines are damaged, and left out"
+            verb = "is" if self.bad_lines == 1 else "are"
+            yield f"rank {self.rank}: {plural(self.bad_lines, 'line')} {verb} damaged, and left out"
         if self.end is None:
             killed = "it was killed or runs still, and last calls may be missing"
             yield f"rank {self.rank}: no last line; {killed}"
         elif self.end.get("failed"):
             yield f"rank {self.rank} ended by an error"
         elif self.end["end"] != len(self.calls):
-            yield f"rank {self.rank}: {len(self.calls)} of its {self.end['end']} calls are there"
+            written = plural(self.end["end"], "call")
+            yield f"rank {self.rank}: its file has {len(self.calls)} of {written}"
 
 
 @dataclass
@@ -122,7 +128,7 @@ class Program:
     def title(self) -> str:
         """The program's command line."""
         words = self.ranks[0].head.get("program")
-        text = " ".join(map(str, words)) if isinstance(words, list) else ""
+        text = " ".join(_printable(str(word)) for word in words) if isinstance(words, list) else ""
         return text or "a program"
 
 
@@ -135,7 +141,7 @@ def read(folder: Path) -> Program:
         raise ValueError(
             f"{folder} has no trace of a program, that is no file rank*.jsonl with a first line{more}"
         )
-    latest = max(ranks, key=lambda rank: (bool(rank.clocks), _number(rank.head.get("date"))))
+    latest = max(ranks, key=lambda rank: (bool(rank.clocks), rank.head["date"]))
     kept = [rank for rank in ranks if rank.run in (None, latest.run) and rank.size == latest.size]
     for rank in ranks:
         if rank not in kept:
@@ -151,32 +157,49 @@ def read(folder: Path) -> Program:
 
 
 def _read_rank(path: Path, notes: list[str]) -> Rank | None:
-    """The trace in a file; None, and a note, where it does not begin as one."""
+    """The trace in a file; None, and a note, where it does not begin as one or cannot be read."""
     rank: Rank | None = None
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for text in file:
-            try:
-                line = loads(text)
-                if rank is None:
-                    rank = _head(line)
-                else:
-                    _add_line(rank, line)
-            except (LookupError, TypeError, ValueError, OverflowError) as problem:
-                if rank is None:
-                    notes.append(f"{path.name} does not begin as a trace of version {VERSION}: {problem}")
-                    return None
-                rank.bad_lines += 1
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for text in file:
+                try:
+                    if rank is None:
+                        rank = _head(_object(text), path.name)
+                    else:
+                        _add_line(rank, _object(text))
+                except (LookupError, TypeError, ValueError) as problem:
+                    if rank is None:
+                        notes.append(f"{path.name} does not begin as a trace of version {VERSION}: {problem}")
+                        return None
+                    rank.bad_lines += 1
+    except OSError as error:
+        notes.append(f"{path.name} cannot be read: {error.strerror or error}")
+        return rank
     if rank is None:
         notes.append(f"{path.name} is empty")
     return rank
 
 
-def _head(line: dict[str, Any]) -> Rank:
+def _object(text: str) -> dict[str, Any]:
+    """The JSON object of a line; ValueError where it is none."""
+    try:
+        line = loads(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(line, dict):
+        raise ValueError("its line is no JSON object")
+    return line
+
+
+def _head(line: dict[str, Any], name: str) -> Rank:
     if line["trace"] != VERSION:
         raise ValueError(f"it is of version {line['trace']!r}")
-    rank, size = line["rank"], line["size"]
-    if type(rank) is not int or type(size) is not int or not 0 <= rank < size:
-        raise ValueError(f"rank {rank!r} of {size!r}")
+    rank, size = _count(line["rank"]), _count(line["size"])
+    if rank >= size:
+        raise ValueError(f"rank {rank} of {size}")
+    if name != f"rank{rank:05d}.jsonl":
+        raise ValueError(f"it is the file of rank {rank}")
+    line |= {"date": _number(line["date"]), "at": _number(line["at"])}
     return Rank(rank, size, line)
 
 
@@ -184,59 +207,92 @@ def _add_line(rank: Rank, line: dict[str, Any]) -> None:
     """Add what a line behind the first says."""
     if "clock" in line:
         rank.clocks.append((_number(line["clock"]), _number(line["offset"])))
-        rank.run = str(line["run"])
+        rank.run = _text(line["run"])
     elif "rows" in line:
         rank.measured += [_measured(row) for row in line["rows"] if row["us"][1] is not None]
     elif "end" in line:
-        rank.end = {**line, "end": int(line["end"])}
+        rank.end = {**line, "end": _count(line["end"])}
     else:
         rank.calls.append(_call(line))
 
 
 def _call(line: dict[str, Any]) -> Call:
-    codec, bound, problem, file = (line.get(key) for key in ("codec", "error_bound", "problem", "file"))
+    bound, file, place = line.get("error_bound"), _text_or_none(line, "file"), line.get("line")
     total = _number(line["total"])
     return Call(
-        op=intern(str(line["op"])),
-        comm=intern(str(line["comm"])),
-        size=int(line["size"]),
-        nbytes=int(line["nbytes"]),
-        raw=int(line["bytes"]),
-        wire=int(line["wire_bytes"]),
-        accelerated=bool(line["accelerated"]),
-        reason=intern(str(line["reason"])),
-        codec=None if codec is None else intern(str(codec)),
-        fallbacks=int(line.get("fallbacks", 0)),
-        bound=None if bound is None else _number(bound),
+        op=_text(line["op"]),
+        comm=_text(line["comm"]),
+        size=_count(line["size"]),
+        nbytes=_count(line["nbytes"]),
+        raw=_count(line["bytes"]),
+        wire=_count(line["wire_bytes"]),
+        accelerated=_flag(line["accelerated"]),
+        reason=_text(line["reason"]),
+        codec=_text_or_none(line, "codec"),
+        fallbacks=_count(line.get("fallbacks", 0)),
+        bound=None if bound is None else _number(bound, float_info.max),
         encode=_number(line.get("encode", 0.0)),
         decode=_number(line.get("decode", 0.0)),
         wait=_number(line.get("wait", 0.0)),
         total=max(total, 0.0),
         start=_number(line["start"]),
         inside=max(_number(line.get("returned", total)), 0.0),
-        place=intern(f"{file}:{line.get('line')}" if file else "unknown"),
-        problem=None if problem is None else str(problem),
+        place=intern(f"{file}:{_text(place) if isinstance(place, str) else _count(place)}")
+        if file
+        else "unknown",
+        problem=_text_or_none(line, "problem"),
     )
 
 
 def _measured(row: dict[str, Any]) -> Measured:
-    """A row of a trial, whose times are microseconds, compressed and plain."""
-    op = str(row["op"])
+    """A row of a trial, whose times are microseconds, compressed and plain, in calls if it has those."""
+    op = _text(row["op"])
     method = {"nonblocking": f"I{op.lower()}", "persistent": f"{op}_init"}.get(row["form"], op)
-    return Measured(method, int(row["bytes"]), 1e-6 * _number(row["us"][1]))
+    return Measured(method, _count(row["bytes"]), 1e-6 * _number(row.get("call_us", row["us"])[1]))
 
 
-def _number(value: Any) -> float:
-    """A number; ValueError for what is none, or not finite."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or abs(value) > 1e300:
-        raise ValueError(f"{value!r} is not a number")
+def _number(value: Any, most: float = _MOST_SECONDS) -> float:
+    """A number of at most this magnitude; ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= most:
+        raise ValueError(f"{value!r} is not a number, or too large")
     return float(value)
+
+
+def _count(value: Any) -> int:
+    """A whole number that is not negative; ValueError for anything else."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r} is not a count")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    """True or false; ValueError for anything else."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _text(value: Any) -> str:
+    """A text, one object for all that are equal; ValueError for anything else."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a text")
+    return intern(_printable(value))
+
+
+def _text_or_none(line: dict[str, Any], key: str) -> str | None:
+    """A text that may be missing."""
+    return None if line.get(key) is None else _text(line[key])
+
+
+def _printable(text: str) -> str:
+    """A text without parts of characters, of which names of files that are not in UTF-8 have some."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _put_on_one_clock(ranks: list[Rank], notes: list[str]) -> None:
     """Make all beginnings seconds from the first one, on rank 0's clock."""
     base = next((rank for rank in ranks if rank.clocks), ranks[0])
-    there = _time_of_day(base) - (base.offset(_number(base.head.get("at", 0.0))) if base.clocks else 0.0)
+    there = _time_of_day(base) - (base.offset(base.head["at"]) if base.clocks else 0.0)
     for rank in ranks:
         guess = _time_of_day(rank) - there
         if not rank.clocks and len(ranks) > 1:
@@ -254,5 +310,4 @@ def _put_on_one_clock(ranks: list[Rank], notes: list[str]) -> None:
 
 def _time_of_day(rank: Rank) -> float:
     """Seconds of its clock minus the time of day."""
-    at, date = (_number(rank.head.get(key, 0.0)) for key in ("at", "date"))
-    return at - date
+    return float(rank.head["at"] - rank.head["date"])

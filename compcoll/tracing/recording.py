@@ -21,6 +21,7 @@ from compcoll.engine import _engine, hooks
 from compcoll.engine.finalize import before_finalize
 from compcoll.tracing import exchange
 from compcoll.tracing.records import Record, Sites, Tally
+from compcoll.tracing.words import plural
 from compcoll.tracing.writer import Trace
 
 __all__ = ["Recording", "fail", "fail_on_error", "start"]
@@ -183,15 +184,19 @@ def _summary(total: np.ndarray, ranks: int, size: int, reasons: Counter[str]) ->
     """
     calls, accelerated, nbytes, wire, seconds, unchanged = total.tolist()
     ratio = nbytes / wire if wire else 1.0
-    whom = f"{size} rank{'s' * (size > 1)}"
+    whom = plural(size, "rank")
     if ranks != size:
         whom = f"{ranks} of {whom}, the others have not ended yet"
     text = (
-        f"compcoll: {calls:.0f} calls, {accelerated:.0f} accelerated, {nbytes:.0f} -> {wire:.0f} bytes "
+        f"compcoll: {plural(calls, 'call')}, {accelerated:.0f} accelerated, {nbytes:.0f} -> {wire:.0f} bytes "
         f"({ratio:.2f}x), {seconds:.3f} s in calls; sums over {whom}"
     )
     if unchanged > nbytes / 2 and size > 1:
-        part = "none" if unchanged == nbytes else f"{1 - unchanged / nbytes:.0%}"
         reason = max(reasons, key=reasons.__getitem__, default="the reasons are those of other ranks")
-        text += f"\ncompcoll: {part} of these bytes accelerated: {reason}"
+        what = (
+            "none of these bytes accelerated"
+            if unchanged == nbytes
+            else f"{unchanged / nbytes:.0%} of these bytes went uncompressed, most of them for this reason"
+        )
+        text += f"\ncompcoll: {what}: {reason}; --trace DIR shows all reasons"
     return text

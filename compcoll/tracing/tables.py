@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from compcoll.tracing.reader import Call, Program
+from compcoll.tracing.words import plural
 
 __all__ = [
+    "REASONS",
     "Row",
     "Table",
     "by_operation",
     "by_reason",
     "grouped",
     "nbytes_text",
+    "reasons_of",
     "seconds_text",
     "size_class",
     "tables_of",
 ]
 
+#: Title of the list of `reasons_of`.
+REASONS = "Why calls were not compressed"
 #: Rows that a long table shows of its beginning, and of its end.
 _HALF = 20
 
@@ -39,7 +44,7 @@ class Row:
     inside: float = 0.0  # of their methods
     raw: int = 0  # bytes that would have been sent uncompressed
     wire: int = 0  # bytes that were sent
-    bound: float | None = 0.0  # the largest error bound, None where one is not known
+    bound: float | None = 0.0  # the largest of accelerated calls, None where one is not known
     parts: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # seconds by `Call.parts`
 
     def add(self, call: Call) -> None:
@@ -52,7 +57,8 @@ class Row:
         self.inside += call.inside
         self.raw += call.raw
         self.wire += call.wire
-        self.bound = None if self.bound is None or call.bound is None else max(self.bound, call.bound)
+        if call.accelerated:
+            self.bound = None if self.bound is None or call.bound is None else max(self.bound, call.bound)
         for name, seconds in call.parts.items():
             self.parts[name] += seconds
 
@@ -172,11 +178,10 @@ def tables_of(program: Program) -> list[Table]:
     ranks = grouped(program, lambda rank, _: (rank, hosts[rank]))
     places = grouped(program, lambda _, call: (call.place, call.op))
     communicators = grouped(program, lambda _, call: (call.comm, call.size))
-    sums = "calls,accelerated,mean,sum,bytes,sent,ratio"
-    parts = "calls,accelerated,in calls,encode,decode,wait,MPI,bytes,sent,ratio"
+    sums = "calls,accelerated,sum,bytes,ratio"
+    parts = "calls,in calls,encode,decode,wait,MPI,bytes,ratio"
     tables = [
-        _operations(program),
-        _table("Why calls were not compressed", "operation,reason", by_reason(program), "calls,bytes,sum"),
+        *_operations(program),
         _table("By rank, most time in calls first", "rank,host", _descending(ranks, "inside"), parts),
         _table("By place in the program", "place,operation", _descending(places, "seconds"), sums),
         _table("By communicator", "communicator,ranks", _descending(communicators, "seconds"), sums),
@@ -184,22 +189,42 @@ def tables_of(program: Program) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def _operations(program: Program) -> Table:
-    times = "least", "mean", "largest", "sum"
-    columns = "calls", "accelerated", *times, "bytes", "sent", "ratio", "fallbacks", "error"
-    rows = []
+def reasons_of(program: Program) -> list[str]:
+    """Why calls were not compressed, a line for each operation and reason, most bytes first."""
+    lines = [
+        f"{op}, {plural(row.calls, 'call')}, {nbytes_text(row.raw)}, {seconds_text(row.seconds)}: {reason}"
+        for (op, reason), row in by_reason(program).items()
+    ]
+    if len(lines) > 2 * _HALF:
+        lines[2 * _HALF :] = [f"and {len(lines) - 2 * _HALF} more, of fewer bytes"]
+    return lines
+
+
+def _operations(program: Program) -> list[Table]:
+    """Times and bytes by method and size of the buffer."""
+    times = "calls", "least", "mean", "largest", "sum"
+    nbytes = "calls", "accelerated", "bytes", "sent", "ratio", "fallbacks", "error"
+    timed, counted = [], []
     for (op, least), row in by_operation(program).items():
         size = f"{nbytes_text(least)} to {nbytes_text(4 * least)}" if least else "below 1 KiB"
-        cells = [_COLUMNS[name](row) for name in columns]
-        rows.append((op, size, *cells, _plain(program, op, least)))
-    headings = "operation", "size", *columns, "plain, ms"
-    return Table("By operation and size of its buffer", headings, rows, 2)
+        timed.append((op, size, *_cells(row, times), _plain(program, op, least)))
+        counted.append((op, size, *_cells(row, nbytes)))
+    title = "by operation and size of its buffer"
+    return [
+        Table(f"Time {title}", ("operation", "size", *times, "plain, ms"), timed, 2),
+        Table(f"Bytes {title}", ("operation", "size", *nbytes), counted, 2),
+    ]
 
 
 def _plain(program: Program, op: str, least: int) -> str:
-    """Mean milliseconds of plain MPI in trials of a method and size class; empty without any."""
+    """Mean milliseconds of a call of plain MPI in trials of a method and size class; empty without any."""
     times = [one.plain for one in program.measured if one.op == op and size_class(one.nbytes) == least]
     return f"{1e3 * sum(times) / len(times):.3g}" if times else ""
+
+
+def _cells(row: Row, names: Iterable[str]) -> Iterator[str]:
+    """The cells of `_COLUMNS` with these headings."""
+    return (_COLUMNS[name](row) for name in names)
 
 
 def _descending(rows: dict, attribute: str) -> dict:
@@ -209,7 +234,7 @@ def _descending(rows: dict, attribute: str) -> dict:
 def _table(title: str, keys: str, rows: dict, columns: str) -> Table:
     """A table of groups: headings of their keys, and of `_COLUMNS`, with commas in between."""
     names = columns.split(",")
-    cells = [(*map(str, key), *(_COLUMNS[name](row) for name in names)) for key, row in rows.items()]
+    cells = [(*map(str, key), *_cells(row, names)) for key, row in rows.items()]
     if len(cells) > 2 * _HALF:
         title += f"; the first and last {_HALF} of {len(cells)}"
         cells = cells[:_HALF] + cells[-_HALF:]

@@ -16,6 +16,7 @@ from compcoll.cli import COMMANDS, launch
 from compcoll.cli.choose import Goal
 from compcoll.cli.measure import Measurement, Subject
 from compcoll.codecs.registry import default_specs
+from compcoll.devices.kernels import SOURCES
 
 
 @pytest.fixture
@@ -228,7 +229,7 @@ def test_shape_reaches_the_codec(run, tmp_path):
         (["ramp.npy", "--link", "0GB/s"], "'0GB/s' is not a bandwidth"),
         (["text.npy"], "holds <U1, which is not supported"),
         (["ramp.npy", "--dtype", "f8"], "holds float32, not float64"),
-        (["ramp.npy", "-c", "raw", "--out", "figure.nonsense"], "the figure cannot be written"),
+        (["ramp.npy", "--out", "figure.nonsense"], "cannot be written: .nonsense is none of"),
     ],
 )
 def test_codec_says_what_is_wrong(run, ramp, tmp_path, monkeypatch, arguments, message):
@@ -244,6 +245,15 @@ def test_codec_says_what_is_wrong(run, ramp, tmp_path, monkeypatch, arguments, m
     assert result.exit_code in (1, 2)
     assert message in words(result.output)
     assert isinstance(result.exception, SystemExit)
+
+
+def test_figure_is_checked_before_the_work(run, ramp, tmp_path, monkeypatch):
+    monkeypatch.setattr("compcoll.cli.measure.Subject", lambda *_: pytest.fail("it is measured"))
+    missing = tmp_path / "missing" / "f.png"
+    assert "No such file or directory" in words(run("codec", ramp, "--out", missing).output)
+    assert not missing.parent.exists()
+    assert "is none of" in run("codec", ramp, "--out", tmp_path / "f.xyz").output
+    assert not (tmp_path / "f.xyz").exists()
 
 
 def test_figure_of_many_codecs(tmp_path):
@@ -372,6 +382,55 @@ def test_bench_that_is_interrupted_says_so_in_a_line():
         _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in said
+
+
+def test_help_behind_an_operation_is_its_own(run, monkeypatch):
+    asked = []
+    monkeypatch.setattr("compcoll.cli.bench.need_mpi", lambda: None)
+    monkeypatch.setattr("compcoll.benchmarks.osu.command.main", lambda *given: asked.append(given))
+    assert "OP is a collective" in words(run("bench", "--help").output)
+    run("bench", "alltoall", "--help")
+    assert asked == [("alltoall", ["--help"], "compcoll bench alltoall")]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("COMPCOLL_NODES", "0", "not 2 whole numbers"),
+        ("COMPCOLL_NODES", "a,b", "not 2 whole numbers"),
+        ("COMPCOLL_NODES", "0,1,2", "not 2 whole numbers"),
+        ("COMPCOLL_TRACE", "/proc/nothing", "No such file or directory"),
+        ("COMPCOLL_THREADS", "many", "not a whole number"),
+        ("COMPCOLL_TIMEOUT", "-1", "not a number of seconds"),
+    ],
+)
+def test_run_looks_at_the_environment_first(run, ramp, monkeypatch, outside, variable, value, says):
+    monkeypatch.setattr(launch, "find_mpiexec", lambda: pytest.fail("ranks are started"))
+    monkeypatch.setenv(variable, value)
+    result = run("run", "-n", 2, ramp)
+    assert result.exit_code == 2
+    assert f"{variable} = {value!r}: {says}" in words(result.output)
+
+
+def test_kernels_tell_of_their_progress(run, monkeypatch):
+    monkeypatch.setattr("compcoll.devices.inspection.inspect", lambda *_: [])
+    lines = run("info", "--kernels", "--arch", "sm_90").stderr.splitlines()
+    assert lines[0] == f"1 of {len(SOURCES)}: {next(iter(SOURCES))} for sm_90"
+
+
+def test_an_interrupt_does_not_wait_for_the_compiler():
+    code = (
+        "import time; from compcoll.cli import main; from compcoll.devices import inspection;"
+        "inspection.inspect = lambda *job: print('begun', flush=True) or time.sleep(100);"
+        "main(['info', '--kernels'])"
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert said == "Aborted!\n"
 
 
 @pytest.mark.parametrize("name", ["bench", "run", "tune"])

@@ -5,9 +5,10 @@ import os
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -16,6 +17,7 @@ from compcoll.cli import main
 from compcoll.cli.launch import find_mpiexec
 from compcoll.tracing import perfetto, tables
 from compcoll.tracing.reader import read
+from compcoll.tracing.recording import _summary
 
 #: Calls of several kinds, and what the communicators have counted of them.
 PROGRAM = """
@@ -221,13 +223,25 @@ def test_report_command(ran, tmp_path):
 
 def test_reasons_are_found_by_the_help():
     text = CliRunner().invoke(main, ["report", "--help"]).output
-    assert 'table "Why calls were not compressed"' in " ".join(text.split())
+    assert 'list "Why calls were not compressed"' in " ".join(text.split())
+
+
+def test_reasons_come_first(ran, tmp_path):
+    output = (
+        CliRunner(env={"COLUMNS": "80"}).invoke(main, ["report", str(ran[0]), "--out", str(tmp_path)]).output
+    )
+    first = output.index("Why calls were not compressed"), output.index("Time by operation")
+    assert first[0] < first[1]
+    assert max(map(len, output[slice(*first)].splitlines())) <= 100
+    page = (tmp_path / "report.html").read_text()
+    assert page.index("Why calls were not compressed") < page.index("<h2>Time by operation")
 
 
 def test_plain_times_are_those_that_trials_measured(tmp_path):
+    """Within calls, where from start to start there is the program's own work, too."""
     program = """
 import compcoll.engine.hooks as hooks
-hooks.rows = [lambda: [{"op": "Bcast", "form": form, "bytes": 1 << 16, "us": [403, us], "ratio": 1.3}
+hooks.rows = [lambda: [{"op": "Bcast", "form": form, "bytes": 1 << 16, "us": [9, 9e6], "call_us": [403, us]}
                        for form, us in (("blocking", 500), ("blocking", 700), ("nonblocking", 2000))]]
 x = np.zeros(1 << 13)
 world.Bcast(x)
@@ -375,6 +389,7 @@ def test_damage_is_named_and_the_rest_is_read(tmp_path):
     write_rank(tmp_path, 1, 4, calls=[(1.0, 0.5)], clocks=((0.0, 0.0),), end=False)
     write_rank(tmp_path, 2, 4, calls=[(1.0, 0.5)], run="b", date=0.5)
     (tmp_path / "rank00003.jsonl").write_text("")
+    (tmp_path / "rank00004.jsonl").mkdir()
     lines = path.read_text().splitlines()
     lines[4], lines[5] = lines[4][:40], '{"op": "Alltoall", "total": -1e999}'
     path.write_text("\n".join(lines) + "\n")
@@ -382,10 +397,11 @@ def test_damage_is_named_and_the_rest_is_read(tmp_path):
     assert result.exit_code == 0, result.output
     for said in (
         "rank00003.jsonl is empty",
+        "rank00004.jsonl cannot be read: Is a directory",
         "rank 2: its file is of another run, and left out",
         "no file of ranks 2, 3 of 4",
         "rank 0: 2 lines are damaged, and left out",
-        "rank 0: 1 of its 3 calls are there",
+        "rank 0: its file has 1 of 3 calls",
         "rank 1: no last line",
         "rank 1: its clock was compared at the beginning only",
     ):
@@ -393,6 +409,89 @@ def test_damage_is_named_and_the_rest_is_read(tmp_path):
     program = read(tmp_path)
     assert [(rank.rank, len(rank.calls)) for rank in program.ranks] == [(0, 1), (1, 1)]
     assert all(note in (tmp_path / "report.html").read_text() for note in program.notes)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "[1, 2]",
+        "[]",
+        "7",
+        "[" * 100000,
+        {"start": -1e300},
+        {"start": "soon"},
+        {"op": 7},
+        {"reason": 3},
+        {"comm": None},
+        {"codec": ["mpc"]},
+        {"bytes": -5},
+        {"wire_bytes": 0.5},
+        {"size": True},
+        {"accelerated": 1},
+        {"line": -1},
+    ],
+    ids=lambda damage: str(damage)[:20],
+)
+def test_a_damaged_line_is_named(tmp_path, damage):
+    path = write_rank(tmp_path, 0, 1, calls=[(1.0, 0.5), (2.0, 0.5)])
+    lines = path.read_text().splitlines()
+    lines[4] = damage if isinstance(damage, str) else json.dumps({**json.loads(lines[4]), **damage})
+    path.write_text("\n".join(lines) + "\n")
+    result = CliRunner().invoke(main, ["report", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "rank 0: 1 line is damaged, and left out" in result.output
+    assert "rank 0: its file has 1 of 2 calls" in result.output
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ({"rank": 0}, "it is the file of rank 0"),
+        ({"rank": 2}, "rank 2 of 2"),
+        ({"date": "today"}, "'today' is not a number"),
+        ([1], "its line is no JSON object"),
+    ],
+)
+def test_a_damaged_first_line_is_named(tmp_path, damage, said):
+    write_rank(tmp_path, 0, calls=[(1.0, 0.5)])
+    path = write_rank(tmp_path, 1, calls=[(1.0, 0.5)])
+    first, rest = path.read_text().split("\n", 1)
+    first = json.dumps({**json.loads(first), **damage} if isinstance(damage, dict) else damage)
+    path.write_text(f"{first}\n{rest}")
+    result = CliRunner().invoke(main, ["report", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert f"rank00001.jsonl does not begin as a trace of version 1: {said}" in result.output
+    assert "no file of rank 1 of 2" in result.output
+
+
+def test_names_that_are_not_in_utf_8_are_shown(tmp_path):
+    path = write_rank(tmp_path, 0, 1, calls=[(1.0, 0.5)])
+    path.write_text(path.read_text().replace("p.py", "p\\udcff.py").replace('["p"]', '["p\\udcff"]'))
+    result = CliRunner().invoke(main, ["report", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "p?.py:3" in result.output
+
+
+def test_the_error_is_that_of_accelerated_calls(tmp_path):
+    """A call of MPI beside them has none, and one without a bound makes it unknown."""
+    path = write_rank(tmp_path, 0, 1, calls=[(float(i), 0.5) for i in range(3)])
+    lines = path.read_text().splitlines()
+    for i, fields in enumerate(({"error_bound": 0.25}, {"accelerated": False}, {"error_bound": 0.5}), 3):
+        lines[i] = json.dumps({**json.loads(lines[i]), **fields})
+    path.write_text("\n".join(lines) + "\n")
+    (row,) = tables.by_operation(read(tmp_path)).values()
+    assert row.error == "0.5"
+    lines[5] = json.dumps({**json.loads(lines[5]), "error_bound": None})
+    path.write_text("\n".join(lines) + "\n")
+    (row,) = tables.by_operation(read(tmp_path)).values()
+    assert row.error == "unknown"
+
+
+def test_the_summary_says_why_the_other_bytes_are_uncompressed():
+    totals = np.array([1, 1, 1000, 900, 0.5, 850])
+    text = _summary(totals, 2, 2, Counter({"few": 1, "most": 2}))
+    assert text.startswith("compcoll: 1 call, 1 accelerated")
+    assert "85% of these bytes went uncompressed, most of them for this reason: most; --trace" in text
 
 
 def test_a_truncated_file_gives_what_is_there(tmp_path):
