@@ -174,7 +174,8 @@ def checked_spec(key: str, value: Any) -> str:
         try:
             codec(value)
         except ValueError as error:
-            raise ValueError(f"{key} {value!r}: {error}") from None
+            text = str(error) if repr(value) in str(error) else f"{key} {value!r}: {error}"
+            raise ValueError(text) from None
     return value
 
 
