@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from math import isfinite, log2
+from math import inf, isfinite, log2
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from compcoll.core._cpu import Count
 from compcoll.core.exchange import bcast_object
 from compcoll.engine import _engine, hooks
 from compcoll.engine.finalize import before_finalize
-from compcoll.engine.group import Facts
+from compcoll.engine.group import Facts, complete
 from compcoll.frame import VERSION
 from compcoll.policy.decision import Decision
 from compcoll.policy.link import byte_seconds
@@ -56,7 +56,7 @@ _links: dict[str, float] = {}
 
 @dataclass(frozen=True)
 class Measured:
-    """What all ranks of a communicator know when it has been made.
+    """Facts that all ranks of a communicator know when it has been made.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Measured:
     frozen: bool = False
 
     def on(self, facts: Facts) -> Measured:
-        """What is known of some of the ranks, where these have such a link."""
+        """Find the facts for some of the ranks, which have such a link."""
         return self if facts.link == self.link else Measured(0.0, None, facts.link, frozen=self.frozen)
 
 
@@ -190,7 +190,8 @@ class Advisor:
         if kind is None:
             kind = self._kinds[key] = self._new(op, dtype, nbytes, decision)
         elif kind.is_over:
-            kind.go_on(began, self._agree, lambda: self._speed(decision, sample))
+            with _engine.kept_back():  # an exception here would be one of this rank alone
+                kind.go_on(began, self._agree, lambda: self._speed(decision, sample))
         self.last = kind
         chosen = replace(
             decision, codec=decision.codec if kind.compress else None, ask=False, reason=kind.reason
@@ -237,7 +238,12 @@ class Advisor:
 
     def _agree(self, figures: Sequence[float]) -> list[float]:
         found = np.array(figures, np.float64)
-        self.comm.Allreduce(MPI.IN_PLACE, found, MPI.MAX)
+        seconds = environment.timeout()
+        if seconds == inf:
+            self.comm.Allreduce(MPI.IN_PLACE, found, MPI.MAX)
+        else:
+            request = self.comm.Iallreduce(MPI.IN_PLACE, found, MPI.MAX)
+            complete(request, "agreeing on what calls took", seconds)
         return [float(x) for x in found]
 
     @staticmethod

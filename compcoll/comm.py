@@ -134,7 +134,7 @@ class Comm(ObjectCalls, MPI.Intracomm):
 
     @property
     def _marked(self) -> Marked | None:
-        """What Python knows of it; None where it is not marked."""
+        """Python's side of it; None where it is not marked."""
         number = _engine.number_of(self)
         return Marked.of(number) if number else None
 
@@ -241,23 +241,23 @@ class Comm(ObjectCalls, MPI.Intracomm):
         return _unpickled, (name, self.settings)
 
     def free(self) -> None:
-        """As mpi4py's, which leaves what MPI has from the beginning alone."""
+        """Free it, as mpi4py does, unless MPI has had it from the beginning."""
         if self not in PREDEFINED.values():
             super().free()
 
     @classmethod
     def fromhandle(cls, handle: int) -> MPI.Comm:
-        """As mpi4py's; a marked communicator is a `Comm`."""
+        """Make an object of a handle, as mpi4py does; a `Comm` of a marked communicator."""
         return _known(MPI.Comm.fromhandle(handle))
 
     @classmethod
     def fromint(cls, arg: int, /) -> MPI.Comm:
-        """As `fromhandle`."""
+        """Make an object of a handle; see `fromhandle`."""
         return _known(MPI.Comm.fromint(arg))
 
     @classmethod
     def f2py(cls, arg: int) -> MPI.Comm:
-        """As `fromhandle`."""
+        """Make an object of a handle; see `fromhandle`."""
         return _known(MPI.Comm.f2py(arg))
 
     # -- new communicators have the same policy: the layer has marked them
@@ -272,11 +272,11 @@ class Comm(ObjectCalls, MPI.Intracomm):
         return _adopt(super().Clone())
 
     def Idup(self, info: MPI.Info | None = None) -> tuple[MPI.Intracomm, MPI.Request]:  # type: ignore[override]
-        """As mpi4py's, a plain communicator: no rank waits until it could have a policy."""
+        """Duplicate it to a plain communicator: no rank waits until that could have a policy."""
         return MPI.Intracomm(self).Idup(info)
 
     def Idup_with_info(self, info: MPI.Info) -> tuple[MPI.Intracomm, MPI.Request]:  # type: ignore[override]
-        """As `Idup`."""
+        """Duplicate it to a plain communicator; see `Idup`."""
         return MPI.Intracomm(self).Idup_with_info(info)
 
     def Split(self, color: int = 0, key: int = 0) -> Comm:
@@ -402,7 +402,7 @@ def class_of(comm: MPI.Comm) -> type[Comm]:
 
 
 def _known(comm: MPI.Comm) -> Any:
-    """The same communicator as an object of the class here, if it is marked."""
+    """Wrap a communicator in the class here, if it is marked."""
     if comm == MPI.COMM_NULL or not isinstance(comm, MPI.Intracomm):
         return comm
     number = _engine.number_of(comm)

@@ -133,7 +133,7 @@ def mark_group(comm: MPI.Intracomm, policies: Sequence[Policy], like: Marked | N
 
 
 def _known_of(plain: MPI.Intracomm) -> Marked | None:
-    """What is known of a marked communicator, or of a duplicate of one; alike on all ranks."""
+    """Find the side of a marked communicator, or of a duplicate of one; alike on all ranks."""
     number = _engine.number_of(plain) or next(iter(_engine.duplicates_of(plain)), 0)
     return Marked.of(number) if number else None
 

@@ -1,4 +1,4 @@
-"""What Python knows of a marked communicator: policy, ranks, and what decisions need.
+"""Python's side of a marked communicator: policy, ranks, and what decisions need.
 
 The layer keeps it by the communicator's number until MPI has freed the communicator. For what a program has
 made of a marked communicator it is made when it is first needed, from that of the other one: nothing is
@@ -76,11 +76,12 @@ class Marked:
         self.is_torchs = False
         self.watch: Callable[..., None] | None = None
         self.measured: Measured | None = None
+        self._advisor: Advisor | None = None
         self.objects, self.report_of_objects = 0, Report("", False, "no call yet")
 
     @classmethod
     def of(cls, number: int) -> Marked:
-        """That of a communicator's number."""
+        """Find the side of a communicator's number."""
         found: Marked | None = _engine.side_of(number)
         if found is None:
             with DERIVING:
@@ -122,7 +123,7 @@ class Marked:
 
     @property
     def limits(self) -> tuple[int, bool, bool, bool, bool]:
-        """What the layer needs to know: see `compcoll.engine._engine.mark`."""
+        """Settings for the layer: see `compcoll.engine._engine.mark`."""
         least = _engine.NEVER if self.idle else min(policy.min_nbytes for policy in self.policies)
         if self.is_torchs and not self.idle:
             least //= self.size
@@ -168,9 +169,15 @@ class Marked:
         if self.measured is None:
             self.measured = measure(comm, self.facts)
 
-    @cached_property
+    @property
     def advisor(self) -> Advisor:
         """Decisions of ``auto`` and ``pays``: by what was measured before this communicator was made."""
+        with DERIVING:  # two would count calls apart
+            if self._advisor is None:
+                self._advisor = self._make_advisor()
+            return self._advisor
+
+    def _make_advisor(self) -> Advisor:
         first = self
         # Each rank asks at a time of its own for those in between.
         while first.parent is not None and self.measured is None:

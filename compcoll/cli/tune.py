@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,6 +21,8 @@ SIZES = tuple(64 << 10 << 2 * i for i in range(5))
 #: Operations; those that add up change bits by their order alone, so that ``auto`` has no use for them.
 EXCHANGES = ("Alltoall", "Allgather", "Bcast")
 SUMS = ("Allreduce", "Reduce_scatter_block")
+#: Values of a file that are sent, again and again in larger messages.
+MOST = 1 << 22
 #: Calls after which the clock is looked at.
 EACH = 8
 
@@ -35,7 +38,7 @@ EACH = 8
     type=click.Path(exists=True, path_type=Path),
     help="Try operations and sizes of a traced program, on values of --dtype or --data.",
 )
-@click.option("--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Values to send.")
+@click.option("--data", type=click.Path(path_type=Path), help="Values to send.")
 @click.option("--dtype", type=DType(), default="f4", show_default=True, help="Type of values without --data.")
 @click.option("--show", is_flag=True, help="Print the tables of the user's cache, and end.")
 @click.option(
@@ -57,6 +60,9 @@ def command(ctx, ranks, codec, seconds, like, data, dtype, show, forget, here) -
         _forget(forget)
         return
     if not (here or is_launched()):
+        for name, path in (("--like", like), ("--data", data)):
+            if path is not None and not path.exists():
+                raise click.BadParameter(f"{path} does not exist", param_hint=name)
         words = ["--codec", codec, "--seconds", str(seconds), "--dtype", np.dtype(dtype).name]
         words += [
             word for name, path in (("--like", like), ("--data", data)) if path for word in (name, str(path))
@@ -67,8 +73,9 @@ def command(ctx, ranks, codec, seconds, like, data, dtype, show, forget, here) -
 
     world = MPI.COMM_WORLD
     on_all(world, lambda: _check_folder() if world.rank == 0 else None)
-    values = on_all(world, lambda: _values(data, dtype))
-    kinds = on_all(world, lambda: list(_kinds(like, codec)))
+    # Rank 0's files: those of other nodes may be others.
+    found = on_all(world, lambda: _read(like, data, dtype, codec) if world.rank == 0 else None)
+    values, kinds = world.bcast(found)
     _tune(world, kinds, codec, values, seconds)
 
 
@@ -80,6 +87,16 @@ def _check_folder() -> None:
     if place is None:
         raise click.ClickException("there is no place for rows: set HOME, or COMPCOLL_TABLE to a folder")
     check_folder(place, "the table of trials", "COMPCOLL_TABLE names another folder")
+
+
+def _read(like: Path | None, data: Path | None, dtype: np.dtype, spec: str) -> tuple[np.ndarray, list]:
+    """The values to send, and what is tried; ClickException where a file does not tell."""
+    try:
+        return _values(data, dtype)[:MOST], list(_kinds(like, spec))
+    except click.ClickException:
+        raise
+    except Exception as error:
+        raise click.ClickException(f"{like or data}: {error or type(error).__name__}") from None
 
 
 def _values(path: Path | None, dtype: np.dtype) -> np.ndarray:
@@ -110,7 +127,7 @@ def _kind_of(call: Any) -> tuple[str, int] | None:
     """The kind of a traced call; None of what is not tried."""
     from compcoll.policy.policy import MIN_NBYTES
 
-    if call.op not in (*EXCHANGES, *SUMS):
+    if call.op not in (*EXCHANGES, *SUMS) or call.size < 1:
         return None
     nbytes = call.nbytes // call.size if call.op in ("Alltoall", *SUMS) else call.nbytes
     return (call.op, nbytes) if nbytes >= MIN_NBYTES else None
@@ -123,6 +140,7 @@ def _tune(world: Any, kinds: list, spec: str, values: np.ndarray, seconds: float
     import compcoll
     from compcoll import advisor
     from compcoll.policy import Policy
+    from compcoll.policy.table import Rows
     from compcoll.policy.trial import MOST_SPREAD
 
     policy = Policy("auto" if spec == "lossless" else spec, when="pays", min_nbytes=0)
@@ -132,6 +150,9 @@ def _tune(world: Any, kinds: list, spec: str, values: np.ndarray, seconds: float
     if marked.idle:
         raise SystemExit(on_all(world, lambda: _refuse(marked.idle)))
     advisor.made_by = "tune"
+    # Rows of its own are made anew.
+    rows = Rows(row for row in marked.measured.rows.all if row.by != "tune")
+    marked.measured = replace(marked.measured, rows=rows)
     until, left, busy = monotonic() + seconds, [], []
     with console.status("trying") as status:
         for op, nbytes in kinds:
@@ -183,48 +204,53 @@ def _try(world: Any, advisor: Any, call: Callable[[], object], until: float) -> 
 
 def _show(only: Any = None) -> None:
     """Print the tables of the user's cache, or one of them."""
-    from rich.table import Table
-
     from compcoll.policy.table import folder, tables
 
     console, number = wide_console(), 0
     for path, about, rows in tables():
-        if only is not None and path.name != only.name:
-            number += len(rows)
-            continue
-        link = 2.0 ** about["link_MBps_log2"]
-        console.print(
-            f"{path}: {about['mpi']} on {', '.join(about['processors'])}, a link of about {link:.0f} MB/s, "
-            f"{about['cores_a_rank']:g} cores a rank, {about['memory']} memory"
-        )
-        table = Table()
-        for heading in (
-            "row",
-            "call",
-            "bytes",
-            "nodes x ranks",
-            "compressed, us",
-            "plain, us",
-            "way",
-            "from",
-        ):
-            table.add_column(heading, justify="left" if heading in ("call", "way", "from") else "right")
-        for row in rows:
-            number += 1
-            way = f"{row.tried} by {row.way[1]}" if row.compress else "plain MPI"
-            table.add_row(
-                str(number),
-                f"{row.op} {row.type}",
-                str(row.bytes),
-                f"{row.nodes} x {max(row.ranks_a_node)}",
-                f"{row.us[0]:.0f}",
-                f"{row.us[1]:.0f}",
-                f"{way}, ratio {row.ratio:.2f}, {row.pairs[1]} of {row.pairs[0]} pairs",
-                f"{row.by} of {row.made}",
-            )
-        console.print(table)
+        if only is None or path.name == only.name:
+            console.print(f"{path}: {_title(about)}", markup=False)
+            console.print(_table(rows, number))
+        number += len(rows)
     if not number:
         console.print(f"There are no rows in {folder() or 'any folder: COMPCOLL_TABLE is off'}.")
+
+
+def _title(about: dict[str, Any]) -> str:
+    """The machine and the network of a table."""
+    try:
+        return (
+            f"{about['mpi']} on {', '.join(about['processors'])}, a link of about "
+            f"{2.0 ** about['link_MBps_log2']:.0f} MB/s, cores for each rank: {about['cores_a_rank']:g}, "
+            f"{about['memory']} memory"
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return "of another release"
+
+
+def _table(rows: list, number: int) -> Any:
+    """The rows, with numbers after this one."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("row", "call", "bytes", "nodes x ranks", "compressed, us", "plain, us", "way", "from"):
+        table.add_column(heading, justify="left" if heading in ("call", "way", "from") else "right")
+    for row in rows:
+        number += 1
+        way = f"{row.tried} by {row.way[1]}" if row.compress else "plain MPI"
+        cells = (
+            f"{number}",
+            f"{row.op} {row.type}",
+            f"{row.bytes}",
+            f"{row.nodes} x {max(row.ranks_a_node)}",
+            f"{row.us[0]:.0f}",
+            f"{row.us[1]:.0f}",
+            f"{way}, ratio {row.ratio:.2f}, {row.pairs[1]} of {row.pairs[0]} pairs",
+            f"{row.by} of {row.made}",
+        )
+        table.add_row(*map(escape, cells))
+    return table
 
 
 def _forget(which: str) -> None:
@@ -245,5 +271,5 @@ def _forget(which: str) -> None:
         if kept:
             write_file(path, about, kept)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
     click.echo(f"Removed {n if which == 'all' else 1} of {n} rows")

@@ -1,4 +1,4 @@
-"""What watches calls.
+"""Functions that are told of calls, communicators and trials.
 
 Attributes
 ----------

@@ -1293,14 +1293,14 @@ cdef class Started:
                 request.Wait(status)
 
     def notes(self):
-        """What became of each call."""
+        """Outcomes of the calls, in their order."""
         cdef Notes notes = Notes()
         notes.own = self.own.get().notes()
         return notes
 
 
 cdef class Notes:
-    """What became of calls."""
+    """Outcomes of several calls."""
 
     cdef vector[CNote] own
 
@@ -1315,7 +1315,7 @@ cdef class Notes:
 
 
 def take_done(double seconds) -> list:
-    """What was left and has ended, as soon as there is any, after so many seconds or `wake_client`."""
+    """Take submitted calls that have ended, at the first one, after so many seconds, or at `wake_client`."""
     cdef vector[uint64_t] numbers
     with nogil:
         numbers = c_take_ended(seconds)

@@ -60,7 +60,7 @@ def inner_of_message(
     step: int,
     most_first: int,
 ) -> tuple[int, ...]:
-    """The same of a message of ``n`` elements, whose first chunk has at most so many elements.
+    """Find the dimensions of blocks of a message of ``n`` elements, whose first chunk has a limit.
 
     Small ones are one chunk; of others csrc/layer/streams.cpp has how they are cut.
     """

@@ -52,7 +52,7 @@ def _exchange(comm: MPI.Intracomm, other: int) -> float:
 
 
 def _seconds(comm: MPI.Intracomm, other: int, send: np.ndarray, recv: np.ndarray) -> float:
-    """What an exchange takes at the end that is later."""
+    """Measure an exchange at the end that is later."""
     mine, theirs = np.zeros(1), np.zeros(1)
     comm.Sendrecv(send[:1], other, recvbuf=recv[:1], source=other)
     start = perf_counter()

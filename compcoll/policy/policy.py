@@ -298,7 +298,7 @@ def make_policy(
 
 
 def fields_of(policy: Policy) -> dict[str, str]:
-    """What ranks have to have alike of a policy: values by the names of fields."""
+    """Describe a policy by values that all ranks must have alike, by the names of fields."""
     found = {field.name: getattr(policy, field.name) for field in fields(policy) if field.name != "rules"}
     for i, rule in enumerate(policy.rules, 1):
         found |= {f"{field.name} of rule {i}": getattr(rule, field.name) for field in fields(rule)}

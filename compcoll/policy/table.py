@@ -22,6 +22,7 @@ from functools import cache
 from hashlib import sha256
 from math import inf, log2
 from pathlib import Path
+from threading import RLock
 from time import monotonic
 from typing import Any
 
@@ -33,6 +34,8 @@ __all__ = ["About", "Row", "Rows", "Store", "folder", "half_octave", "read_file"
 SCHEMA = 1
 #: Bytes of the largest file that is read.
 MOST_NBYTES = 1 << 20
+#: The largest time in microseconds, or ratio, that is believed.
+LARGEST = 1e12
 #: Rows that a file keeps, the newest ones; a row has some 700 bytes.
 MOST_ROWS = 1000
 #: Seconds between two writes of a job.
@@ -46,7 +49,7 @@ def half_octave(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class About:
-    """What tells machines, networks and libraries apart; without the name of any host.
+    """Facts that tell machines, networks and libraries apart; without the name of any host.
 
     Attributes
     ----------
@@ -128,7 +131,7 @@ class Row:
 
     @property
     def kind(self) -> tuple:
-        """What all calls have in common that go by the row or by one of another size."""
+        """Facts that calls have in common which go by the row or by one of another size."""
         return self.op, self.form, self.type, self.nodes, self.ranks_a_node, self.tried, self.levels
 
     @property
@@ -174,7 +177,7 @@ def _check(name: str, kind: str, value: Any) -> None:
             isinstance(v, tuple) and [type(one) for one in v] == [str, str, int, int]
         ),
     }[kind]
-    if not good(value) or (name == "ratio" and not value > 0):
+    if not good(value) or (name == "ratio" and not value > 1 / LARGEST):
         raise ValueError(f"{name} = {value!r}")
     if name == "made" and value and datetime.fromisoformat(value).tzinfo is None:
         raise ValueError(f"{name} = {value!r} has no time zone")
@@ -189,7 +192,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_figure(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
 class Rows:
@@ -197,7 +200,8 @@ class Rows:
 
     def __init__(self, rows: Iterable[Row] = ()):
         self._rows: dict[tuple, dict[int, Row]] = {}
-        for row in rows:
+        self.all = list(rows)
+        for row in self.all:
             self._rows.setdefault(row.kind, {})[half_octave(row.bytes)] = row
 
     def find(self, kind: tuple, nbytes: int) -> Known | None:
@@ -278,14 +282,15 @@ def write_file(path: Path, about: Mapping[str, Any], rows: Iterable[Row]) -> Non
             json.dump(document, file, indent=1, allow_nan=False)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        Path(temporary).unlink(missing_ok=True)
         raise
 
 
 def tables() -> list[tuple[Path, dict[str, Any], list[Row]]]:
     """All tables of the folder that can be read, with what they are about."""
     where, found = folder(), []
-    for path in sorted(where.glob("*.json")) if where is not None else ():
+    paths = sorted(where.glob("*.json")) if where is not None else []
+    for path in (path for path in paths if not path.name.startswith(".")):  # which is being written
         try:
             found.append((path, *read_file(path)))
         except (OSError, ValueError, RecursionError):
@@ -309,26 +314,39 @@ class Store:
         self.made: dict[tuple, Row] = {}
         self._written = -inf
         self._said = False
+        self._lock = RLock()
 
     def rows(self, about: About) -> list[Row]:
         """The rows of a table, and those of this job."""
+        with self._lock:
+            return self._rows(about)
+
+    def _rows(self, about: About) -> list[Row]:
         if about not in self._read:
             self._read[about] = {row.key: row for row in self._load(about)}
         return list((self._read[about] | self._new.get(about, {})).values())
 
     def add(self, about: About, row: Row) -> None:
         """Keep the outcome of a trial, and write it where the last write was long ago."""
-        known = {one.key: one for one in self.rows(about)}.get(row.key)
+        with self._lock:
+            self._add(about, row)
+
+    def _add(self, about: About, row: Row) -> None:
+        known = {one.key: one for one in self._rows(about)}.get(row.key)
         if known is not None and known.by == "trial" and row.by == "tune":
             return
         if known is not None and known.compress == row.compress:
             row = replace(row, confirmed=known.confirmed + 1)
         self._new.setdefault(about, {})[row.key] = self.made[row.key] = row
         if monotonic() - self._written > EACH_WRITE:
-            self.write()
+            self._write()
 
     def write(self) -> None:
         """Merge what is new into the files."""
+        with self._lock:
+            self._write()
+
+    def _write(self) -> None:
         self._written = monotonic()
         if environment.table() in ("off", "read") or not self._new:
             return

@@ -160,7 +160,7 @@ class Kind:
     known : Known, optional
         Outcome of an earlier trial, by which calls go from the first one on.
     on_end : callable, optional
-        ``on_end(known)`` is called when a trial has ended.
+        ``on_end(known)`` is called when a trial has ended, or was found not to be worth it.
 
     Attributes
     ----------
@@ -317,6 +317,7 @@ class Kind:
         why = f"coding takes {1e3 * coding:.3g} ms" if share < GAIN else "little is saved"
         source = f"plain MPI takes {1e3 * plain:.3g} ms, {why} at a ratio of {1 / share:.2f}"
         self.known, self._state = Known(False, source=source), _State.HOPELESS
+        self._on_end(self.known)
         self._begin(False, next((n for n in LOOKS if n > self._chosen), ENDLESS) - self._chosen)
 
     # -- the chosen way

@@ -20,7 +20,7 @@ __all__ = ["CompressedAllGather", "CompressedAllReduce", "CompressedReduceScatte
 
 
 class _OfModule(Compression):
-    """What a module of FSDP2 calls."""
+    """The collective that a module of FSDP2 calls."""
 
     #: The module, where it is known.
     module: Any = None

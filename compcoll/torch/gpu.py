@@ -35,7 +35,7 @@ class Host:
         run()
 
     def mark(self) -> Any:
-        """What a call that is started later has to follow: see `following`."""
+        """Mark the work that a call which starts later has to follow: see `following`."""
         return None
 
     def following(self, mark: Any) -> AbstractContextManager[Any]:

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from compcoll import operations
 from compcoll.codecs import Codec, codecs
+from compcoll.core import environment
 from compcoll.policy.policy import Policy, Rule, check_same, default_policy, fields_of, make_policy
 from compcoll.policy.rules import NOT_CODECS
 from compcoll.torch.peers import cores
@@ -360,15 +361,16 @@ def warn_of_lossy_copies(
 
 
 def settled(options: Any) -> dict[str, str] | str:
-    """What the ranks of a group have to have alike, or this rank's error in words."""
+    """Describe the settings that the ranks of a group must have alike, or this rank's error in words."""
     try:
+        environment.threads(), environment.table(), environment.shared_memory(), environment.timeout()
         return _fields(_Current.policy, options)
     except (OSError, ValueError) as problem:
         return f"{type(problem).__name__}: {problem}"
 
 
 def _fields(phased: _PhasedPolicy | None, options: Options | None = None) -> dict[str, str]:
-    """What ranks have to have alike: values by names."""
+    """Describe options by values that ranks must have alike, by names."""
     found = fields_of(default_policy() if phased is None else phased.backward)
     if phased is not None and phased.outside is not phased.backward:
         outside = fields_of(phased.outside)

@@ -119,7 +119,7 @@ class Reduction:
             flat.div_(size, rounding_mode="trunc")
 
     def divide(self, size: int) -> Callable[[torch.Tensor], None] | None:
-        """What is to be done with the sums of so many ranks, if anything."""
+        """Find what has to be done with the sums of so many ranks, if anything."""
         return (lambda flat: self.after(flat, size)) if self.averages else None
 
 

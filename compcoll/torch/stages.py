@@ -114,7 +114,7 @@ class Compression:
         return {**vars(self), "group": None, "_frames": []}
 
     def _settings(self) -> tuple:
-        """What has to be equal on all ranks."""
+        """Settings that have to be equal on all ranks."""
         specs = {step: codec.spec for step, codec in self.schedule.items()}
         return type(self).__name__, str(specs), self.feeds_back, self.step
 
@@ -237,7 +237,7 @@ def _slot_nbytes(codec: Codec, n: int, dtype: torch.dtype) -> int | None:
 
 
 class _Frames:
-    """What an object sends in a lane among nodes, and its bytes; all methods are collective.
+    """A lane of an object's frames among nodes, and its bytes; all methods are collective.
 
     Lossy codecs are for floating-point values; others go ``lossless``.
     """
@@ -338,7 +338,7 @@ def _exchanged(
     exchange: Callable[[torch.Tensor], torch.Tensor],
     groups: Sequence[dist.ProcessGroup],
 ) -> Any:
-    """What an exchange of slots of a known size gives, or of slots for the longest frame in the groups."""
+    """Exchange slots of a known size, or of that of the longest frame in the groups."""
     slots = None if slot is None else exchange(_in_slots(frames, slot))
     if slots is None or bool((slots[:, 0] == 0).any()):
         longest = torch.tensor([max(frame.numel() for frame in frames)], device=frames[0].device)

@@ -70,7 +70,7 @@ class Buffer:
         return self.values.nbytes
 
     def spec(self) -> list[Any]:
-        """What MPI sends or receives."""
+        """The tensor that MPI sends or receives."""
         return _spec(self.values)
 
     def change(self, change: _Change) -> None:
@@ -130,7 +130,7 @@ class Blocks:
                 self.place.do(lambda: [piece.copy_(one) for piece, one in zip(pieces, own, strict=True)])
 
     def spec(self) -> list[Any]:
-        """What MPI sends or receives: blocks, one for each rank."""
+        """The blocks that MPI sends or receives, one for each rank."""
         if self._joined:
             memory, datatype = _spec(self.flat)
             size = datatype_of(self.flat.dtype)[1]

@@ -366,6 +366,34 @@ def test_communicators_of_others_in_any_order(comm, agree, known_link, smooth, m
         one.Free()
 
 
+def test_a_trial_that_is_not_worth_it_holds_for_other_buffers_too(comm, agree, known_link, monkeypatch):
+    """What a rank remembers of nonblocking calls goes with the verdict, so that all go the same way."""
+    monkeypatch.setattr(advisor, "BESIDE_NBYTES", 1 << 20)
+    ours, n = make(comm), 1 << 20
+    mine = np.random.default_rng(comm.rank).integers(0, 1 << 16, n, np.uint16).view(np.float16)
+    got, want = np.empty(n * comm.size, np.float16), np.empty(n * comm.size, np.float16)
+    comm.Allgather(mine, want)
+    ours.Iallgather(mine, got).Wait()
+    assert agree(ours.report.accelerated)
+    assert agree(not any(ways(ours, lambda: ours.Allgather(mine, got), 12)))
+    assert agree("little is saved" in ours.report.reason)
+    request = ours.Iallgather(MPI.IN_PLACE if comm.rank == 1 else mine, got)
+    request.Wait()
+    assert agree(got.tobytes() == want.tobytes() and not ours.report.accelerated)
+
+
+def test_a_rank_that_does_not_come_to_the_agreement(comm, nodes_of_one, smooth, monkeypatch):
+    """The others wait for as long as they are told to."""
+    monkeypatch.setenv("COMPCOLL_TIMEOUT", "1")
+    ours, got = make(comm), np.empty_like(smooth)
+    ways(ours, lambda: ours.Alltoall(smooth, got), 8)
+    if comm.rank == 0:
+        with pytest.raises(MPI.Exception) as caught:
+            ours.Alltoall(smooth, got)
+        assert caught.value.Get_error_class() == compcoll.errors.TIMEOUT
+    comm.Barrier()
+
+
 def test_an_interrupt_between_blocks(comm, agree, network, smooth):
     """Calls that raise are counted on all ranks, and the trial goes on."""
     ours, got = make(comm), np.empty_like(smooth)
