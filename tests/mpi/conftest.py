@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items):
     if any("cupy" in getattr(item, "fixturenames", ()) for item in items):
         make_by_one(MPI.COMM_WORLD, build)
     for item in items:
-        if item.path.name.startswith("test_device_") and MPI.COMM_WORLD.size > 3:
+        if item.path.name.startswith("test_devices_") and MPI.COMM_WORLD.size > 3:
             item.add_marker(pytest.mark.skip("the stand-in for devices is tried on up to 3 ranks"))
         if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(60))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from executor import FLAGS, Executor, library_path
 from floats import same
-from test_device_code import check, decode, encode
+from test_devices_code import check, decode, encode
 
 from compcoll import codec
 from compcoll.devices.nvrtc import csrc_dir

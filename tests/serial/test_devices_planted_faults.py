@@ -95,7 +95,7 @@ from pathlib import Path
 sys.path[:0] = sys.argv[1].split(":")
 import numpy as np
 from executor import Executor
-from test_device_code import check
+from test_devices_code import check
 for seed in range(1, 9):
     device = Executor(Path(sys.argv[2]), seed=seed)
     check(device, sys.argv[3], [np.round(100 * np.sin(np.arange(n) / 400)).astype("f4") for n in (20001, 77)])
