@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -22,9 +23,27 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="compcoll-tests-", ignore_cleanup_e
 os.environ["PYTEST_DEBUG_TEMPROOT"] = _FOLDER.name
 atexit.register(_FOLDER.cleanup)
 
+EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
+#: Files whose tests say on more ranks what they say on two. Of memory of GPUs, `test_devices_operations.py` has all
+#: operations in all forms.
+OF_TWO_RANKS = re.compile(
+    "test_(benchmarks_demo|codecs_shapes|delta|devices_(?!operations).*|engine_damage|summary"
+    "|layer_(arguments|first_messages|small_calls)).py"
+)
 
-def pytest_collection_modifyitems(items):
-    """A rank that waits for one that failed prints its stack after a minute. Kernels are compiled by now."""
+
+def pytest_collection_modifyitems(config, items):
+    """Choose tests; one that waits for a rank that failed prints its stack after a minute."""
+    if MPI.COMM_WORLD.size > 2 and not EXHAUSTIVE and not config.option.keyword:
+        named = " ".join(config.args)
+        left_out = {
+            item
+            for item in items
+            if OF_TWO_RANKS.fullmatch(item.path.name) and item.path.name not in named
+        }
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+    # Kernels are compiled before the first test.
     if any("cupy" in getattr(item, "fixturenames", ()) for item in items):
         make_by_one(MPI.COMM_WORLD, build)
     for item in items:
