@@ -80,7 +80,7 @@ test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backe
 	done
 	@echo "== tests of torchrun, of ranks that fail, and of examples with torch"
 	@python -m pytest $(filter-out %_frameworks.py,$(wildcard tests/serial/test_torch_*.py)) --numprocesses 2 --dist worksteal
-	@python -m pytest tests/serial/test_examples.py -k 'ddp or fsdp2'
+	@python -m pytest tests/serial/test_examples.py -k 'ddp or fsdp2' --numprocesses 2
 
 test-frameworks: $(VENV)/.test-frameworks  ## Run Lightning, Accelerate and DeepSpeed with the torch.distributed backend and with gloo
 	@echo "== tests of frameworks that use torch"

@@ -24,8 +24,8 @@ os.environ["PYTEST_DEBUG_TEMPROOT"] = _FOLDER.name
 atexit.register(_FOLDER.cleanup)
 
 EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
-#: Files whose tests say on more ranks what they say on two. Of memory of GPUs, `test_devices_operations.py` has all
-#: operations in all forms.
+#: Files whose tests say on more ranks what they say on two. Of memory of GPUs, `test_devices_operations.py` has
+#: all operations in all forms.
 OF_TWO_RANKS = re.compile(
     "test_(benchmarks_demo|codecs_shapes|delta|devices_(?!operations).*|engine_damage|summary"
     "|layer_(arguments|first_messages|small_calls)).py"
@@ -37,9 +37,7 @@ def pytest_collection_modifyitems(config, items):
     if MPI.COMM_WORLD.size > 2 and not EXHAUSTIVE and not config.option.keyword:
         named = " ".join(config.args)
         left_out = {
-            item
-            for item in items
-            if OF_TWO_RANKS.fullmatch(item.path.name) and item.path.name not in named
+            item for item in items if OF_TWO_RANKS.fullmatch(item.path.name) and item.path.name not in named
         }
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]

@@ -159,7 +159,7 @@ def test_an_error_ends_all_ranks(tmp_path):
 
 @pytest.mark.parametrize("moment", range(24 if EXHAUSTIVE else 2))
 def test_an_interrupt_at_any_moment_ends_all_ranks(tmp_path, moment):
-    """Of constructions of communicators and of calls that are made for the first time, on one rank or both."""
+    """Of making a communicator, and of calls that are made for the first time; one rank or both."""
     which = ("one", "both")[moment % 2]
     seconds = 1e-4 + 0.05 * moment / 24 if EXHAUSTIVE else (0.002, 0.02)[moment]
     done = ended(tmp_path, INTERRUPTED, seconds, which, runs=["-m", "mpi4py"])
