@@ -24,8 +24,8 @@ os.environ["PYTEST_DEBUG_TEMPROOT"] = _FOLDER.name
 atexit.register(_FOLDER.cleanup)
 
 EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
-#: Files whose tests say on more ranks what they say on two. Of memory of GPUs, `test_devices_operations.py` has
-#: all operations in all forms.
+#: Files whose tests say on more ranks what they say on two. Of memory of GPUs, `test_devices_operations.py`
+#: has all operations in all forms.
 OF_TWO_RANKS = re.compile(
     "test_(benchmarks_demo|codecs_shapes|delta|devices_(?!operations).*|engine_damage|summary"
     "|layer_(arguments|first_messages|small_calls)).py"
