@@ -79,12 +79,12 @@ test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backe
 	  mpiexec -n $$n python -m pytest tests/torch_bases || exit 1; \
 	done
 	@echo "== tests of torchrun, of ranks that fail, and of examples with torch"
-	@python -m pytest tests/serial/test_torch*.py
-	@python -m pytest tests/serial/test_examples.py -k 'ddp or fsdp2'
+	@python -m pytest $(filter-out %_frameworks.py,$(wildcard tests/serial/test_torch_*.py)) --numprocesses 2 --dist worksteal
+	@python -m pytest tests/serial/test_examples.py -k 'ddp or fsdp2' --numprocesses 2
 
 test-frameworks: $(VENV)/.test-frameworks  ## Run Lightning, Accelerate and DeepSpeed with the torch.distributed backend and with gloo
 	@echo "== tests of frameworks that use torch"
-	@python -m pytest tests/serial/test_frameworks.py
+	@python -m pytest tests/serial/test_torch_frameworks.py --numprocesses 2
 
 test-programs: $(VENV)/.programs  ## Run mpi4py-fft, shenfun, Heat, pylops-mpi and, where they are, programs of Debian, Dedalus and OSU's benchmarks
 	@PATH="$(abspath $(PROGRAMS))/bin:$$PATH" python -m pytest tests/programs -rs

@@ -1,8 +1,9 @@
 """What all tests share: how many of them run, and what several ranks print.
 
 `make test` runs a sample: of a test's parameters such sets that each value of each parameter occurs, and no
-test marked ``exhaustive``. ``EXHAUSTIVE=1`` runs everything, as CI does; so does a test that is asked for by
-`-k`` or by its name. The file is not in tests/, from where tests/torch would then be imported as torch.
+test marked ``exhaustive``, nor files that tests/mpi/conftest.py leaves out on more than 2 ranks.
+``EXHAUSTIVE=1`` runs everything, as CI does; so does a test that is asked for by `-k` or by its name. The
+file is not in tests/, from where tests/torch would then be imported as torch.
 """
 
 import os

@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
+import pytest
 
+from compcoll import FrameError, decode
 from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.core import _cpu, dtypes
 from compcoll.frame import HEADER_NBYTES, inspect
@@ -174,3 +176,11 @@ def samples(dtype: np.dtype, n: int, seed: int = 0) -> dict[str, np.ndarray]:
         "sparse": sparse,
         "wide": wide,
     }
+
+
+def check_damaged_head(codec, array, at):
+    """One changed bit of a payload's head, which no checksum guards, is told."""
+    frame = codec.encode(array, checksum=False).copy()
+    frame[inspect(frame).payload_offset + at] ^= 1
+    with pytest.raises(FrameError, match="not a stream of this codec"):
+        decode(frame)

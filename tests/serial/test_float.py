@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lossless_checks import DTYPES, check_frame, check_round_trip, decode_everywhere, payloads, samples
+from lossless_checks import (
+    DTYPES,
+    check_add,
+    check_damage,
+    check_damaged_head,
+    check_frame,
+    check_round_trip,
+    decode_everywhere,
+    payloads,
+    samples,
+)
 from shared_data import shared
 
 import compcoll
@@ -141,3 +151,22 @@ def test_ratio_is_near_the_entropy():
     p = count / count.sum()
     bound = 16 / (8 - (p * np.log2(p)).sum())
     assert values.nbytes / Float().encode(values).nbytes > 0.98 * bound
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_add(dtype):
+    for n in (3000, 20000):
+        check_add(Float(), samples(dtype, n)["noise"])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("kind", ["noise", "sparse", "bits"])
+def test_damage(dtype, kind):
+    rng = np.random.default_rng(7)
+    for n in (100, 5000):
+        check_damage(Float(), samples(dtype, n)[kind], rng)
+
+
+def test_damaged_frame():
+    """One changed bit of a payload's head, which no checksum guards."""
+    check_damaged_head(Float(), samples(np.dtype(np.float32), 5000)["noise"], 0)

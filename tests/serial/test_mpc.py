@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lossless_checks import DTYPES, check_frame, check_round_trip, decode_everywhere, payloads, samples
+from lossless_checks import (
+    DTYPES,
+    check_add,
+    check_damage,
+    check_damaged_head,
+    check_frame,
+    check_round_trip,
+    decode_everywhere,
+    payloads,
+    samples,
+)
 from shared_data import shared
 
 import compcoll
@@ -101,3 +111,23 @@ def test_spec():
     assert compcoll.codec("mpc:dim=3") == MPC(3)
     with pytest.raises(ValueError, match="dim = 40"):
         compcoll.codec("mpc:dim=40")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_add(dtype):
+    for n in (100, 1000, 5000):
+        check_add(MPC(), (samples(dtype, n)["wave"].real * 0).astype(dtype))
+    check_add(MPC(), np.repeat(samples(dtype, 500)["wave"], 40))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float32, np.complex128], ids=str)
+@pytest.mark.parametrize("kind", ["wave", "bits"])
+def test_damage(dtype, kind):
+    rng = np.random.default_rng(7)
+    for n in (5, 1000, 5000):
+        check_damage(MPC(2), samples(np.dtype(dtype), n)[kind], rng)
+
+
+def test_damaged_frame():
+    """One changed bit of a payload's head, which no checksum guards."""
+    check_damaged_head(MPC(), samples(np.dtype(np.float32), 5000)["wave"], 4)

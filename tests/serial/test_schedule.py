@@ -1,7 +1,7 @@
 """Every algorithm as a schedule, on many ranks: it ends, and every value arrives."""
 
 import math
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import pytest
@@ -22,6 +22,20 @@ KINDS = ["one", "uneven", "chunks", "empty"]
 CHUNK = 1024
 SUMS = ALGORITHMS["Reduce_scatter"]
 
+#: Nodes: in order, round robin, uneven, one rank on some nodes, names that say nothing.
+PLACEMENTS = [
+    (0, 0, 1, 1),
+    (0, 1, 0, 1),
+    (0, 0, 1),
+    (0, 1, 1, 1),
+    (5, 5, 5, 2, 2, 9),
+    (0, 1, 2, 0, 1, 2, 0, 1, 0),
+    (0,) * 4 + (1,) * 4,
+    tuple(range(3)) * 2,
+]
+#: A number of ranks on one level, or the node of each rank on two.
+where = pytest.mark.parametrize("where", [*SIZES, *PLACEMENTS], ids=lambda w: str(w).replace(", ", ""))
+kinds = pytest.mark.parametrize("kind", KINDS)
 cases = pytest.mark.parametrize(("size", "kind"), [(size, kind) for size in SIZES for kind in KINDS])
 
 
@@ -45,22 +59,39 @@ def counts_of(kind: str, size: int) -> list[int]:
     }[kind]
 
 
-def run(op: str, algorithm: str, sends: list, recvs: list, root: int = 0, seed: int = 0, **options) -> None:
-    """Carry out a collective: each rank's blocks to send, and those to receive."""
-    size = len(sends)
-    schedules = [
+def size_of(where) -> int:
+    return where if isinstance(where, int) else len(where)
+
+
+def traced(op: str, algorithm: str, where, sends: list, recvs: list, root: int = 0, **options) -> list:
+    """Schedules of all ranks of a collective: each rank's blocks to send, and those to receive."""
+    two_levels = {} if isinstance(where, int) else {"nodes": where}
+    return [
         trace(
-            program(op, algorithm, root),
+            program(op, algorithm, root, 1 + len(two_levels)),
             rank,
-            size,
+            size_of(where),
             list(map(len, sends[rank])),
             list(map(len, recvs[rank])),
             CHUNK,
+            **two_levels,
             **options,
         )
-        for rank in range(size)
+        for rank in range(size_of(where))
     ]
-    interpret(schedules, [[*s, *r] for s, r in zip(sends, recvs, strict=True)], seed)
+
+
+def run(
+    op: str, algorithm: str, where, sends: list, recvs: list, root: int = 0, seed: int = 0, **options
+) -> None:
+    """Carry out a collective; one of two levels in several orders."""
+    schedules = traced(op, algorithm, where, sends, recvs, root, **options)
+    blocks = [[*s, *r] for s, r in zip(sends, recvs, strict=True)]
+    before = [[block.copy() for block in rank] for rank in blocks]
+    for each in range(seed, seed + (1 if isinstance(where, int) else 3)):
+        for block, old in zip(chain(*blocks), chain(*before), strict=True):
+            block[:] = old
+        interpret(schedules, blocks, each)
 
 
 @cases
@@ -68,82 +99,130 @@ def test_alltoall(size, kind):
     counts = counts_of(kind, size)
     sends = [[data(r, counts[(r + p) % size], p) for p in range(size)] for r in range(size)]
     recvs = [[np.zeros(counts[(r + p) % size], np.int64) for p in range(size)] for r in range(size)]
-    run("Alltoallv", "pairwise", sends, recvs)
+    run("Alltoallv", "pairwise", size, sends, recvs)
     for r in range(size):
         for p in range(size):
             np.testing.assert_array_equal(recvs[r][p], sends[p][r])
 
 
-@cases
+@where
+@pytest.mark.parametrize("n", [0, 1, 3 * CHUNK + 70])
+def test_alltoall_of_equal_blocks(where, n):
+    size = size_of(where)
+    sends = [parts(data(r, n * size), [n] * size) for r in range(size)]
+    recvs = [[np.zeros(n, np.int64) for _ in range(size)] for _ in range(size)]
+    run("Alltoall", "pairwise", where, sends, recvs)
+    for r, blocks in enumerate(recvs):
+        for p, block in enumerate(blocks):
+            np.testing.assert_array_equal(block, sends[p][r])
+
+
+@where
+@kinds
 @pytest.mark.parametrize("algorithm", ALGORITHMS["Allgatherv"])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_allgather(size, kind, algorithm, in_place):
-    if algorithm == "recursive_doubling" and size & (size - 1):
+def test_allgather(where, kind, algorithm, in_place):
+    size = size_of(where)
+    n_peers = size if where == size else len(set(where))
+    if algorithm == "recursive_doubling" and n_peers & (n_peers - 1):
+        if where != size:
+            pytest.skip("nodes are no power of two")
         with pytest.raises(ValueError, match=f"power of two of ranks, not {size}"):
-            run("Allgather", algorithm, [[data(0, 1)]] * size, [[data(0, 1)] * size] * size)
+            run("Allgather", algorithm, size, [[data(0, 1)]] * size, [[data(0, 1)] * size] * size)
         return
     counts = counts_of(kind, size)
-    expected = np.concatenate([data(r, counts[r]) for r in range(size)])
+    expected = np.concatenate([data(r, n) for r, n in enumerate(counts)])
     wholes = [np.zeros(sum(counts), np.int64) for _ in range(size)]
     recvs = [parts(whole, counts) for whole in wholes]
-    sends = [[data(r, counts[r])] for r in range(size)]
+    sends = [[data(r, n)] for r, n in enumerate(counts)]
     if in_place:
-        for r in range(size):
-            recvs[r][r][:] = sends[r][0]
+        for r, send in enumerate(sends):
+            recvs[r][r][:] = send[0]
         sends = [[]] * size
-    run("Allgatherv", algorithm, sends, recvs)
+    run("Allgatherv", algorithm, where, sends, recvs)
     for whole in wholes:
         np.testing.assert_array_equal(whole, expected)
 
 
-@pytest.mark.parametrize("size", [*SIZES, 33])
-@pytest.mark.parametrize("n", [0, 1, 12 * CHUNK + 5])
+@pytest.mark.parametrize("where", [*SIZES, 33, *PLACEMENTS], ids=str)
+@pytest.mark.parametrize("n", [0, 1, 20 * CHUNK + 70])
 @pytest.mark.parametrize("algorithm", ALGORITHMS["Bcast"])
-def test_bcast(size, n, algorithm):
-    for root in {0, size // 2, size - 1}:
+def test_bcast(where, n, algorithm):
+    size = size_of(where)
+    for root in {0, size // 2, size - 1} if where == size else range(size):
         blocks = [data(r, n) for r in range(size)]
         expected = blocks[root].copy()
-        run("Bcast", algorithm, [[]] * size, [[block] for block in blocks], root)
+        run("Bcast", algorithm, where, [[]] * size, [[block] for block in blocks], root)
         for block in blocks:
             np.testing.assert_array_equal(block, expected)
 
 
-@cases
+@where
+@kinds
 @pytest.mark.parametrize("algorithm", SUMS)
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("widens", [False, True])
-def test_reduce_scatter(size, kind, algorithm, in_place, widens):
+def test_reduce_scatter(where, kind, algorithm, in_place, widens):
+    size = size_of(where)
     counts = counts_of(kind, size)
     wholes = [data(r, sum(counts)) for r in range(size)]
-    blocks = [parts(whole, counts) for whole in wholes]
+    sends = [parts(whole, counts) for whole in wholes]
     expected = parts(sum(wholes), counts)
     recvs = [np.zeros(n, np.int64) for n in counts]
+    blocks = [[recv] for recv in recvs]
     if in_place:
         recvs = [whole[: counts[r]] for r, whole in enumerate(wholes)]
-        run(
-            "Reduce_scatter",
-            algorithm,
-            [[]] * size,
-            [[*b, r] for b, r in zip(blocks, recvs, strict=True)],
-            widens=widens,
-        )
-    else:
-        run("Reduce_scatter", algorithm, blocks, [[recv] for recv in recvs], widens=widens)
+        sends, blocks = [[]] * size, [[*b, r] for b, r in zip(sends, recvs, strict=True)]
+    run("Reduce_scatter", algorithm, where, sends, blocks, widens=widens)
     for recv, sums in zip(recvs, expected, strict=True):
         np.testing.assert_array_equal(recv, sums)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("n", [0, 1, 300, 9 * CHUNK + 70])
+@where
+@pytest.mark.parametrize("n", [0, 1, 300, 20 * CHUNK + 70])
 @pytest.mark.parametrize("algorithm", ALGORITHMS["Allreduce"])
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("widens", [False, True])
-def test_allreduce(size, n, algorithm, in_place, widens):
+@pytest.mark.parametrize("inside_exact", [False, True])
+def test_allreduce(where, n, algorithm, in_place, widens, inside_exact):
+    size = size_of(where)
+    if inside_exact and where == size:
+        pytest.skip("there is one level")
     sends = [data(r, n) for r in range(size)]
     expected = sum(sends)
     recvs = sends if in_place else [np.zeros(n, np.int64) for _ in range(size)]
-    run("Allreduce", algorithm, [[] if in_place else [s] for s in sends], [[r] for r in recvs], widens=widens)
+    options = {"widens": widens, "inside_exact": inside_exact}
+    run(
+        "Allreduce",
+        algorithm,
+        where,
+        [[] if in_place else [s] for s in sends],
+        [[r] for r in recvs],
+        **options,
+    )
     for recv in recvs:
+        np.testing.assert_array_equal(recv, expected)
+
+
+@where
+@pytest.mark.parametrize("n", [0, 1, 9 * CHUNK + 70])
+@pytest.mark.parametrize("algorithm", ALGORITHMS["Reduce"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_reduce(where, n, algorithm, in_place):
+    size = size_of(where)
+    for root in [size // 2] if where == size else range(size):
+        sends = [data(r, n) for r in range(size)]
+        expected = sum(sends)
+        recv = sends[root] if in_place else np.zeros(n, np.int64)
+        run(
+            "Reduce",
+            algorithm,
+            where,
+            [[] if in_place and r == root else [s] for r, s in enumerate(sends)],
+            [[recv] if r == root else [] for r in range(size)],
+            root,
+            widens=where == size,
+        )
         np.testing.assert_array_equal(recv, expected)
 
 
@@ -154,36 +233,16 @@ def test_halving_in_groups(size, n):
     sends = [data(r, n) for r in range(size)]
     expected = sum(sends)
     recvs = [np.zeros(n, np.int64) for _ in range(size)]
-    run("Allreduce", "recursive_halving", [[s] for s in sends], [[r] for r in recvs])
+    run("Allreduce", "recursive_halving", size, [[s] for s in sends], [[r] for r in recvs])
     for recv in recvs:
         np.testing.assert_array_equal(recv, expected)
     for root in range(size):
         recv = np.zeros(n, np.int64)
         gets = [[recv] if r == root else [] for r in range(size)]
-        run("Reduce", "recursive_halving", [[s] for s in sends], gets, root)
+        run("Reduce", "recursive_halving", size, [[s] for s in sends], gets, root)
         np.testing.assert_array_equal(recv, expected)
     assert math.prod(radices(size)) == size
     assert {6: [3, 2], 7: [7], 12: [4, 3], 16: [4, 4], 30: [5, 3, 2]}[size] == radices(size)
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("n", [0, 1, 9 * CHUNK + 70])
-@pytest.mark.parametrize("algorithm", ALGORITHMS["Reduce"])
-@pytest.mark.parametrize("in_place", [False, True])
-def test_reduce(size, n, algorithm, in_place):
-    root = size // 2
-    sends = [data(r, n) for r in range(size)]
-    expected = sum(sends)
-    recv = sends[root] if in_place else np.zeros(n, np.int64)
-    run(
-        "Reduce",
-        algorithm,
-        [[] if in_place and r == root else [s] for r, s in enumerate(sends)],
-        [[recv] if r == root else [] for r in range(size)],
-        root,
-        widens=True,
-    )
-    np.testing.assert_array_equal(recv, expected)
 
 
 @cases
@@ -197,6 +256,7 @@ def test_gather_and_scatter(size, kind, in_place):
     run(
         "Gatherv",
         "linear",
+        size,
         [[] if in_place and r == root else [v] for r, v in enumerate(values)],
         at_root,
         root,
@@ -204,7 +264,7 @@ def test_gather_and_scatter(size, kind, in_place):
     np.testing.assert_array_equal(whole, np.concatenate(values))
     mine = [np.zeros(n, np.int64) for n in counts]
     recvs = [[] if in_place and r == root else [m] for r, m in enumerate(mine)]
-    run("Scatterv", "linear", at_root, recvs, root)
+    run("Scatterv", "linear", size, at_root, recvs, root)
     for rank, block in enumerate(mine):
         if not in_place or rank != root:
             np.testing.assert_array_equal(block, values[rank])
@@ -222,7 +282,14 @@ def test_any_order_of_operations(size, n, algorithm, seed, in_place):
     sends = [data(r, n) for r in range(size)]
     expected = sum(sends)
     recvs = sends if in_place else [np.zeros(n, np.int64) for _ in range(size)]
-    run("Allreduce", algorithm, [[] if in_place else [s] for s in sends], [[r] for r in recvs], seed=seed)
+    run(
+        "Allreduce",
+        algorithm,
+        size,
+        [[] if in_place else [s] for s in sends],
+        [[r] for r in recvs],
+        seed=seed,
+    )
     for recv in recvs:
         np.testing.assert_array_equal(recv, expected)
 

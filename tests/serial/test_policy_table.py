@@ -220,7 +220,7 @@ def test_readers_never_meet_half_a_table(folder):
     """While two jobs write one by one."""
     program = (
         "import sys; from dataclasses import replace\n"
-        "sys.path.insert(0, sys.argv[1]); from test_table import *\n"
+        "sys.path.insert(0, sys.argv[1]); from test_policy_table import *\n"
         "for i in range(200):\n"
         "    table.Store().add(ABOUT, replace(ROW, op=f'{sys.argv[2]}{i % 7}'))\n"
     )

@@ -7,7 +7,7 @@ import pytest
 from executor import Executor, Memory, library_path
 from floats import same
 from standin import Device, installed
-from test_device_code import place
+from test_devices_code import place
 
 import compcoll
 from benchmarks.kernel_jobs import Batch

@@ -31,7 +31,7 @@ started = {
 name = sys.argv[1]
 request = persistent[name]() if name in persistent else None
 if comm.rank == 0:
-    time.sleep(2.5)
+    time.sleep(1.5)
 try:
     if request is None:
         request = started[name]()
@@ -43,7 +43,7 @@ except MPI.Exception as problem:
     said = f"an error: {problem}"
 if comm.rank == 1:
     print(said, flush=True)
-    time.sleep(2.5)  # the other rank, too, may wait for what never comes
+    time.sleep(1.5)  # the other rank, too, may wait for what never comes
     MPI.COMM_WORLD.Abort(0)
 time.sleep(60)
 """
@@ -52,8 +52,8 @@ CALLS = ["Iallgather", "Ialltoallv", "Irecv", "Isendrecv", "Allgather_init", "Al
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_request_that_waits_in_vain(name):
-    environment = {**os.environ, "COMPCOLL_TIMEOUT": "1"}
+    environment = {**os.environ, "COMPCOLL_TIMEOUT": "0.5"}
     command = [launch.find_mpiexec(), "-n", "2", sys.executable, "-c", PROGRAM, name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert "an error" in done.stdout, done.stdout + done.stderr
-    assert "waited for messages for more than COMPCOLL_TIMEOUT = 1 s" in done.stdout + done.stderr
+    assert "waited for messages for more than COMPCOLL_TIMEOUT = 0.5 s" in done.stdout + done.stderr

@@ -86,6 +86,7 @@ def test_what_hangs_fails_or_refuses_costs_its_own_rows(tmp_path, monkeypatch, c
 
 
 @needs_executor
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_all_parts_in_their_order(tmp_path, monkeypatch):
     """Everything but the GPU; tests of a GPU are skipped without one, which is not to have passed."""

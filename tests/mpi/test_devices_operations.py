@@ -4,7 +4,7 @@ import zlib
 
 import numpy as np
 import pytest
-from common import offsets, same, uneven, walk
+from common import offsets, same, typed, uneven, walk
 from mpi4py import MPI
 
 import compcoll
@@ -96,6 +96,42 @@ def test_values_are_those_of_host_memory(comm, agree, device, name, form, spec):
         assert agree(host is None or (name == "Exscan" and comm.rank == 0) or same(ours, host))
 
 
+@pytest.mark.parametrize("spec", ["zfp:rate=16", "int8", "fp8", "szp:abs=1e-3", "lossless"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
+@pytest.mark.parametrize("name", ["Alltoall", "Allgather", "Allreduce"])
+def test_other_types_and_codecs(comm, agree, device, name, dtype, spec):
+    c = compcoll.Comm(comm, codec=spec, min_nbytes=0)
+    send = walk(comm.rank, 1037 * comm.size, dtype)
+    recv = np.full(1037 * comm.size ** (1 + (name == "Allgather")), 7, dtype)
+    ours = device.array(recv)
+    getattr(c, name)(typed(send), typed(recv))
+    getattr(c, name)(typed(device.array(send)), typed(ours))
+    assert agree(same(ours, recv))
+    assert comm.size == 1 or c.report.accelerated
+
+
+@pytest.mark.parametrize("some", [False, True], ids=["all", "some"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_requests_under_way_together(comm, agree, device, persistent, some):
+    """Memory of GPUs on all ranks, or on every other one."""
+    if persistent and MPI.Get_version() < (4, 0):
+        pytest.skip("MPI 3 has no persistent collectives")
+    c, requests, cases = compcoll.Comm(comm, codec="lossless", min_nbytes=0), [], []
+    place = np.copy if some and comm.rank % 2 else device.array
+    for name, n in (("Alltoall", 9000 * comm.size), ("Allgather", 9000), ("Allreduce", 9000)):
+        mine = walk(comm.rank, n).round()  # whose sums are exact
+        host = np.zeros(n * comm.size if name == "Allgather" else n, "f4")
+        getattr(comm, name)(mine, host)
+        cases.append((place(mine), place(np.zeros_like(host)), host))
+        form = f"{name}_init" if persistent else f"I{name.lower()}"
+        requests.append(getattr(c, form)(*cases[-1][:2]))
+    for _ in range(1 + persistent):
+        if persistent:
+            MPI.Prequest.Startall(requests)
+        MPI.Request.Waitall(requests)
+        assert agree(all(same(ours, host) for _, ours, host in cases))
+
+
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "lossless", "none"])
 @pytest.mark.parametrize("name", ["Send", "Ssend", "Bsend", "Rsend"])
 @pytest.mark.parametrize("form", FORMS)
@@ -133,8 +169,8 @@ def test_sums_of_float16_overflow_as_on_the_host(comm, agree, device, name, valu
     c = compcoll.Comm(comm, codec=spec, min_nbytes=0)
     m = send.size if name == "Allreduce" else n
     host, ours = np.zeros(m, "f2"), on(device, np.zeros(m, "f2"))
-    getattr(c, name)(compcoll.typed(send), compcoll.typed(host))
-    getattr(c, name)(compcoll.typed(on(device, send)), compcoll.typed(ours))
+    getattr(c, name)(typed(send), typed(host))
+    getattr(c, name)(typed(on(device, send)), typed(ours))
     assert agree(same(ours, host))
     assert agree(values == "special" or np.isfinite(host).all())
 

@@ -5,7 +5,7 @@ import pytest
 from executor import Executor, library_path
 from floats import same
 from standin import Device, installed
-from test_device_code import decode, encode
+from test_devices_code import decode, encode
 
 import compcoll
 from compcoll import codec, inspect

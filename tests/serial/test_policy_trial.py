@@ -185,7 +185,9 @@ def test_calls_go_by_what_is_known_from_the_first_one_on():
 
 
 @pytest.mark.parametrize(
-    "change", [{"take": times(1.5, 1.0)}, {"share": 0.9}, {"take": times(0.2, 1.0)}], ids=str
+    "change",
+    [{"take": times(1.5, 1.0)}, {"share": 0.9}, {"take": times(0.2, 1.0)}],
+    ids=["slower", "data", "quicker"],
 )
 def test_what_is_no_longer_so_is_tried_again(change):
     """Another network, or other data, than those of the row."""

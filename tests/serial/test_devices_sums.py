@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from executor import Executor, Memory, library_path
 from floats import FLOATS, same, sum_of_frames, values
-from test_device_code import place
+from test_devices_code import place
 
 from benchmarks import kernel_jobs
 from benchmarks.kernel_jobs import problem

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from executor import Executor, library_path
 from floats import FLOATS, same, values
-from test_device_code import decode, encode
+from test_devices_code import decode, encode
 
 from compcoll import codec, inspect
 from compcoll.codecs.decoding import accumulator_dtype, decode_add

@@ -175,8 +175,8 @@ def test_a_wait_has_its_time(comm, device):
 PROGRAM = """
 import sys
 import standin
-from test_device_runs import *
-from test_device_runs import _engine
+from test_devices_runs import *
+from test_devices_runs import _engine
 standin.load()
 def fails():
     first = Call(comm, device)
