@@ -245,6 +245,7 @@ def test_array_of_an_archive(run, tmp_path):
 def test_picture_of_all_codecs(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("a.npy", field("f4", (40, 40)))
+    (tmp_path / "out").mkdir()
     result = run("codec", "a.npy", "--error", "1e-3", "--seconds", "1e-4", "--out", "out/codecs.png")
     assert "Figure: out/codecs.png" in result.output
     assert (tmp_path / "out" / "codecs.png").read_bytes().startswith(b"\x89PNG")
