@@ -58,7 +58,7 @@ for python; do
   # Not in the clone, whose own package Python would find first.
   cd "$build/$version"
   "$bin/compcoll" info >/dev/null
-  "$bin/python" -P -m pytest -p no:cacheprovider --rootdir "$root" "$root"/tests/serial/test_{codec,frame,mpc,float,int8}.py
+  "$bin/python" -P -m pytest -p no:cacheprovider --rootdir "$root" "$root"/tests/serial/test_{codecs,frame,mpc,float,int8}.py
   "$bin/mpiexec" -n 2 "$bin/python" -P -m pytest -p no:cacheprovider --rootdir "$root" "$root/tests/mpi/test_buffers.py"
   # The same package with other MPI libraries, where there are any: mpi4py is built for the standard ABI.
   if command -v mpiexec.openmpi >/dev/null; then
