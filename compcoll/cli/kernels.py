@@ -26,20 +26,20 @@ def show(archs: list[str], as_json: bool) -> int:
     """Compile all kernels, and print what they need and faults; the exit status, 1 where there are faults."""
     jobs = [(module, arch) for arch in archs for module in SOURCES]
     found: list[Figures] = []
-    with ThreadPoolExecutor(2) as threads:
-        try:
-            parts = threads.map(lambda job: inspection.inspect(*job), jobs)
-            for done, (job, part) in enumerate(zip(jobs, parts, strict=True), 1):
-                click.echo(f"{done} of {len(jobs)}: {' for '.join(job)}", err=True)
-                found += part
-        except (CompileError, Unavailable) as error:
-            threads.shutdown(cancel_futures=True)
-            raise click.ClickException(str(error)) from None
-        except KeyboardInterrupt:
-            # The compiler cannot be interrupted, and an ordinary exit would wait for its threads.
-            click.echo("Aborted!", err=True)
-            sys.stdout.flush()
-            os._exit(128 + signal.SIGINT)
+    try:
+        threads = ThreadPoolExecutor(2)
+        parts = threads.map(lambda job: inspection.inspect(*job), jobs)
+        for done, (job, part) in enumerate(zip(jobs, parts, strict=True), 1):
+            click.echo(f"{done} of {len(jobs)}: {' for '.join(job)}", err=True)
+            found += part
+    except (CompileError, Unavailable) as error:
+        threads.shutdown(cancel_futures=True)
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        # The compiler cannot be interrupted, and an ordinary exit would wait for its threads.
+        click.echo("Aborted!", err=True)
+        sys.stdout.flush()
+        os._exit(128 + signal.SIGINT)
     problems = _problems(found, archs)
     if as_json:
         click.echo(json.dumps({"kernels": [f.as_dict() for f in found], "problems": problems}, indent=2))
