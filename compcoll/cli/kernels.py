@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import click
 
@@ -28,10 +28,12 @@ def show(archs: list[str], as_json: bool) -> int:
     found: list[Figures] = []
     try:
         threads = ThreadPoolExecutor(2)
-        parts = threads.map(lambda job: inspection.inspect(*job), jobs)
+        parts = [threads.submit(inspection.inspect, *job) for job in jobs]
         for done, (job, part) in enumerate(zip(jobs, parts, strict=True), 1):
+            while not wait([part], timeout=0.2).done:
+                pass  # a signal just before a wait without a limit would not end it
             click.echo(f"{done} of {len(jobs)}: {' for '.join(job)}", err=True)
-            found += part
+            found += part.result()
     except (CompileError, Unavailable) as error:
         threads.shutdown(cancel_futures=True)
         raise click.ClickException(str(error)) from None
