@@ -418,7 +418,8 @@ def test_kernels_tell_of_their_progress(run, monkeypatch):
 
 def test_an_interrupt_does_not_wait_for_the_compiler():
     code = (
-        "import time; from compcoll.cli import main; from compcoll.devices import inspection;"
+        "import signal, time; from compcoll.cli import main; from compcoll.devices import inspection;"
+        "signal.signal(signal.SIGINT, signal.default_int_handler);"  # a shell's background jobs ignore it
         "inspection.inspect = lambda *job: print('begun', flush=True) or time.sleep(100);"
         "main(['info', '--kernels'])"
     )
