@@ -110,7 +110,12 @@ class Server:
             missing = [r for r in range(self._size) if any((r, c) not in self._members for c in CHANNELS)]
             late = f"{ranks_of(missing)} of {self._size} did not come within {self._timeout:g} s"
             self._answered.set_result(f"late {late}")
-        listening.close()  # first, so that the port is free once ranks hear of an error
+        # First, so that the port is free once ranks hear of an error; what was accepted until now gets its
+        # task, which closes it, by three turns of the loop.
+        asyncio.get_running_loop().remove_reader(self._listener)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        listening.close()
         for (_, channel), writer in self._members.items():
             if channel == "pmi":
                 _send(writer, self._answered.result())

@@ -1,5 +1,6 @@
 """``compcoll.bootstrap``: processes that no mpiexec started, as ranks; MPICH is the client of the server."""
 
+import gc
 import json
 import os
 import re
@@ -360,6 +361,24 @@ def test_a_rank_that_leaves_is_told_to_the_others(serve, servers):
         assert not other[1]
     (said,) = answers(other)
     assert said.startswith("rank 1 (process")
+
+
+def test_connections_that_come_as_the_server_ends_are_closed(serve, servers, recwarn):
+    for _ in range(10):
+        port = serve(2)
+        first = join(port, 5, 2)
+        late = []
+        with suppress(OSError):  # it has ended
+            while len(late) < 20:
+                late.append(socket.create_connection(("127.0.0.1", port)))
+        (said,) = answers(first)
+        assert "is one of 2 ranks" in said
+        for line in late:
+            line.settimeout(20)
+            with line, suppress(ConnectionError):
+                assert len(line.makefile("rb").read()) in (0, len(f"{pmi.PROTOCOL} {'0' * 32}\n"))
+    gc.collect()
+    assert not [str(one.message) for one in recwarn if "unclosed" in str(one.message)]
 
 
 def test_another_program_answers():
