@@ -213,7 +213,7 @@ def test_an_editable_installation_is_a_line_of_a_path(tmp_path):
         "command.ensure_finalized()\n"
         "print(type(command._select_strategy('compcoll', 'any', '.')).__name__)\n"
     )
-    pytest.importorskip("setuptools")
+    pytest.importorskip("setuptools", minversion="77")
     pytest.importorskip("Cython")
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, timeout=60, capture_output=True, text=True
@@ -264,6 +264,7 @@ def test_extensions_carry_no_debug_information():
 
 def test_the_page_of_a_package_has_no_links_into_the_clone():
     program = "import sys; sys.argv[1:] = ['--version']\nimport setup; print(setup.description())"
+    pytest.importorskip("setuptools", minversion="77")
     pytest.importorskip("Cython")
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, timeout=60, capture_output=True, text=True
