@@ -1,0 +1,125 @@
+// The memory of a message: where it lies, its copy on the host, and its bytes in a row.
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "messages.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+Own type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free"), pack("PMPI_Pack"), sendrecv("PMPI_Sendrecv");
+
+}  // namespace
+
+Buffer::Buffer(Word address, int64_t count, Word type, bool sent)
+    : address(address), handle(library().handle_of(type)), count(count), sent_(sent) {
+  type_ = type_of(handle);
+  if (!type_) return;
+  element = type_->element, known = type_->known;
+  nbytes = count > 0 ? uint64_t(count) * type_->nbytes : 0;
+  Block block;
+  block.entries = count, block.type = type_;
+  if (nbytes) shape = shape_of(block);
+  const int64_t others = std::max<int64_t>(count, 1) - 1, extent = type_->extent;
+  lower_ = address + Word(std::min<int64_t>(0, others * extent) + type_->lower);
+  stretch_ = uint64_t(std::abs(extent) * others + type_->length);
+  if (nbytes) gpu = engine::gpu_of(reinterpret_cast<void*>(lower_));
+  if (on_device()) code_ = mark({gpu}, &marks_, &refused_);
+  find_place();
+  if (!on_device() || !is_run() || !place.data) return;
+  on_gpu = place;
+  on_gpu.gpu = engine::Gpu::of(gpu);
+}
+
+void Buffer::find_place() {
+  if (!known || !nbytes) return;
+  const Piece piece = type_->many(count);
+  place = engine::Place(reinterpret_cast<uint8_t*>(address + Word(piece.offset)),
+                        piece.is_run() ? nullptr : piece.layout);
+}
+
+void Buffer::mirror() {
+  if (!on_device() || mirror_) return;
+  engine::Gpu::of(gpu);  // in whose context pinned memory is allocated
+  mirror_ = engine::pinned().get(stretch_);
+  address = reinterpret_cast<Word>(mirror_) + (address - lower_);
+  find_place();
+  // Where it is not known what lies between its bytes, that is given back as it was.
+  if (!sent_ && !known) take();
+}
+
+Buffer::Buffer(std::vector<uint8_t> bytes, const Buffer& like)
+    : handle(library().byte),
+      count(int64_t(bytes.size())),
+      nbytes(bytes.size()),
+      element(like.element),
+      shape(like.shape),
+      type_(like.type_),
+      bytes_(std::move(bytes)),
+      sent_(true) {
+  address = reinterpret_cast<Word>(bytes_.data());
+  place = engine::Place(bytes_.data());
+}
+
+Buffer::~Buffer() {
+  if (mirror_ && !lost_) engine::pinned().put(mirror_, 0);
+  if (kept_) type_free.call(&kept_);
+}
+
+int Buffer::take(uint64_t nbytes) {
+  return !on_device() || code_ ? code_ : code_ = copy(true, nbytes, false);
+}
+
+int Buffer::give_back(uint64_t nbytes) {
+  return !mirror_ || code_ ? code_ : copy(false, nbytes, true);  // by a thread that has others to look after
+}
+
+int Buffer::copy(bool to_host, uint64_t nbytes, bool alone) {
+  Copies copies(to_host);
+  const uint64_t n = std::min(nbytes, this->nbytes);
+  const Word first = Word(place.data - mirror_);
+  if (!mirror_) copies.ranges.push_back({lower_, nullptr, 0, gpu});
+  else if (is_run()) copies.ranges.push_back({lower_ + first, mirror_ + first, n, gpu});
+  else if (to_host || !known) copies.ranges.push_back({lower_, mirror_, stretch_, gpu});
+  else copies.add(*place.layout, 0, 0, n, lower_ + first, mirror_ + first, gpu);
+  copies.begin(marks_);
+  const int code = copies.wait(alone);
+  lost_ = !copies.done();
+  return code;
+}
+
+std::vector<uint8_t> Buffer::packed() const {
+  std::vector<uint8_t> bytes(nbytes);
+  int position = 0;
+  if (!known)
+    pack.call(address, int(count), handle, bytes.data(), int(nbytes), &position, library().comm_self);
+  else if (place.layout) gather(*place.layout, place.data, 0, nbytes, bytes.data());
+  else if (nbytes) memcpy(bytes.data(), place.data, nbytes);
+  return bytes;
+}
+
+void Buffer::unpack(const uint8_t* bytes, uint64_t n) {
+  if (!known) return unpack_by_mpi(bytes, n);
+  if (place.layout) scatter(*place.layout, place.data, 0, n, bytes);
+  else if (n) memcpy(place.data, bytes, n);
+}
+
+// By a message to itself, which may end within an entry.
+void Buffer::unpack_by_mpi(const uint8_t* bytes, uint64_t n) {
+  static std::mutex mutex;
+  constexpr int tag = 2;
+  std::lock_guard<std::mutex> lock(mutex);
+  const Library& mpi = library();
+  sendrecv.call(bytes, Word(n), mpi.byte, Word(0), Word(tag), address, Word(count), kept_, Word(0), Word(tag),
+                own_comm(), mpi.ignored_status);
+}
+
+void Buffer::keep_type() {
+  if (known || kept_ || type_dup.call(handle, &kept_)) return;
+  kept_ = library().handle_of(kept_);
+}
+
+}  // namespace layer
+}  // namespace compcoll
