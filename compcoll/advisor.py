@@ -21,6 +21,7 @@ from compcoll.engine import _engine, hooks
 from compcoll.engine.finalize import before_finalize
 from compcoll.engine.group import Facts, complete
 from compcoll.frame import VERSION
+from compcoll.operations import OPERATIONS
 from compcoll.policy.decision import Decision
 from compcoll.policy.link import byte_seconds
 from compcoll.policy.speed import (
@@ -29,9 +30,10 @@ from compcoll.policy.speed import (
     coding_of,
     measure_speed,
     message_seconds,
+    rank_nbytes,
     wire_nbytes,
 )
-from compcoll.policy.table import About, Row, Rows, half_octave, store
+from compcoll.policy.table import About, Row, RowKind, Rows, half_octave, store
 from compcoll.policy.trial import ENDLESS, MOST_SPREAD, Kind, Known
 
 __all__ = ["Advisor", "Measured", "measure"]
@@ -42,10 +44,9 @@ CAREFUL = 0.85
 #: Bytes of a rank from which nonblocking and persistent calls go as blocking ones: coding takes time from the
 #: work beside smaller ones.
 BESIDE_NBYTES = 4 << 20
+_NO_ROW = "COMPCOLL_TABLE = read, and the table has no row of the kind"
 #: Variables by which MPI's libraries choose what carries messages.
 _TRANSPORT = ("UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "MPICH_NETMOD", "OMPI_MCA_pml", "OMPI_MCA_btl")
-#: Operations whose buffer is shared out to all ranks.
-_SHARED_OUT = ("Alltoall", "Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scatter")
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
 #: Who makes the trials of this process; `compcoll tune` names itself.
@@ -129,7 +130,7 @@ def _abouts(facts: Facts, byte: float) -> list[About]:
 def _known_rows() -> list[dict[str, Any]]:
     """Outcomes of this job's trials, by the bytes of the buffer that a rank passes."""
     return [
-        asdict(row) | {"bytes": row.bytes * (sum(row.ranks_a_node) if row.op in _SHARED_OUT else 1)}
+        asdict(row) | {"bytes": row.bytes * (sum(row.ranks_a_node) if OPERATIONS[row.op].shares_out else 1)}
         for row in store().made.values()
     ]
 
@@ -184,7 +185,8 @@ class Advisor:
             The block for whose calls it holds; None: for all.
         """
         if self.measured.frozen:
-            return self._by_row(op, dtype, nbytes, decision), None
+            known = self._find_row(op, dtype, nbytes, decision)
+            return self._taken(decision, known or Known(False, source=_NO_ROW)), None
         key = self._key(op, dtype, nbytes, decision)
         kind = self._kinds.get(key)
         if kind is None:
@@ -193,21 +195,23 @@ class Advisor:
             with _engine.kept_back():  # an exception here would be one of this rank alone
                 kind.go_on(began, self._agree, lambda: self._speed(decision, sample))
         self.last = kind
-        chosen = replace(
-            decision, codec=decision.codec if kind.compress else None, ask=False, reason=kind.reason
-        )
-        return chosen, kind.count if kind.count.most < ENDLESS else None
+        count = kind.count if kind.count.most < ENDLESS else None
+        return self._chosen(decision, kind.compress, kind.reason), count
 
     def decide_beside(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
         """Complete a policy's decision on a nonblocking or persistent collective; local."""
-        whole = self._whole(op, nbytes)
+        whole = rank_nbytes(op, nbytes, self.comm.size)
         if whole < BESIDE_NBYTES:
             reason = f"nonblocking and persistent calls below {BESIDE_NBYTES} bytes a rank are plain MPI's"
-            return replace(decision, codec=None, ask=False, reason=reason)
+            return self._chosen(decision, False, reason)
         kind = self._kinds.get(self._key(op, dtype, nbytes, decision))
-        if kind is not None and kind.known is not None:
-            return self._taken(decision, kind.known)
-        return self._by_row(op, dtype, nbytes, decision, self.facts.ranks_per_node)
+        known = kind.known if kind is not None else None
+        known = known or self._find_row(op, dtype, nbytes, decision)
+        if known is None and self.measured.frozen:
+            known = Known(False, source=_NO_ROW)
+        if known is not None:
+            return self._taken(decision, known)
+        return self._by_figures(dtype, whole, decision, self.facts.ranks_per_node)
 
     def decide_message(self, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
         """Complete a policy's decision on a message between two ranks; local, and alike on both."""
@@ -223,18 +227,15 @@ class Advisor:
     def _new(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Kind:
         coding = coding_of(op, nbytes, self.comm.size, self.facts.workers + 1)
         wire = self.measured.byte * wire_nbytes(op, nbytes, self.comm.size, self.facts.ranks_per_node)
-        known = self.measured.rows.find(self._row_kind(op, dtype, decision), nbytes)
+        known = self._find_row(op, dtype, nbytes, decision)
         on_end = partial(self._keep, op, dtype, nbytes, decision)
-        return Kind(self._whole(op, nbytes), coding, wire, known, on_end)
+        return Kind(rank_nbytes(op, nbytes, self.comm.size), coding, wire, known, on_end)
 
-    def _whole(self, op: str, nbytes: int) -> int:
-        """Bytes of a rank in a call whose messages have so many."""
-        return nbytes if op == "Bcast" else nbytes * self.comm.size
-
-    def _row_kind(self, op: str, dtype: np.dtype, decision: Decision) -> tuple:
+    def _find_row(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Known | None:
+        """Find the outcome of an earlier trial."""
         assert decision.codec is not None
-        way = decision.algorithm, decision.levels
-        return op, "blocking", str(dtype), *self._shape, decision.codec.spec, way
+        way = decision.codec.spec, decision.algorithm, decision.levels
+        return self.measured.rows.find(RowKind(op, "blocking", str(dtype), self._shape, *way), nbytes)
 
     def _agree(self, figures: Sequence[float]) -> list[float]:
         found = np.array(figures, np.float64)
@@ -284,40 +285,31 @@ class Advisor:
     # -- without a trial
 
     @staticmethod
-    def _taken(decision: Decision, known: Known) -> Decision:
-        codec = decision.codec if known.compress else None
-        return replace(decision, codec=codec, ask=False, reason=known.reason)
+    def _chosen(decision: Decision, compress: bool, reason: str) -> Decision:
+        return replace(decision, codec=decision.codec if compress else None, ask=False, reason=reason)
 
-    def _by_row(
-        self, op: str, dtype: np.dtype, nbytes: int, decision: Decision, sharing: int = 0
-    ) -> Decision:
-        """By an earlier trial; without one by figures for ranks that share a port, or plain MPI's."""
-        known = self.measured.rows.find(self._row_kind(op, dtype, decision), nbytes)
-        if known is not None:
-            return self._taken(decision, known)
-        if sharing and not self.measured.frozen:
-            return self._by_figures(dtype, self._whole(op, nbytes), decision, sharing)
-        reason = "COMPCOLL_TABLE = read, and the table has no row of the kind"
-        return replace(decision, codec=None, ask=False, reason=reason)
+    def _taken(self, decision: Decision, known: Known) -> Decision:
+        return self._chosen(decision, known.compress, known.reason)
 
     def _by_figures(self, dtype: np.dtype, nbytes: int, decision: Decision, sharing: int) -> Decision:
+        """Decide by what a message takes on a link that so many ranks share, and its expected ratio."""
         assert decision.codec is not None
         byte = self.measured.byte * sharing
         if not byte:
-            return replace(decision, codec=None, ask=False, reason="its link was not measured")
+            return self._chosen(decision, False, "its link was not measured")
         speed = careful_speed(decision.codec, dtype)
         ratio = self.measured.rows.ratio(str(dtype), decision.codec.spec)
         if ratio is not None:
             speed = replace(speed, share=1 / ratio)
         source = "assumed" if ratio is None else "earlier"
-        compressed, plain = message_seconds(nbytes, byte, speed, decision.chunk_nbytes), nbytes * byte
+        chunks = nbytes / decision.chunk_nbytes
+        compressed, plain = message_seconds(nbytes, byte, speed, chunks), nbytes * byte
         reason = (
             f"without a trial: {1e3 * compressed:.3g} ms expected, plain MPI {1e3 * plain:.3g} ms, by the "
             f"measured link and an {source} ratio of {1 / speed.share:.2f}; compression is used below "
             f"{CAREFUL:.2f} of plain MPI's time"
         )
-        codec = decision.codec if compressed < CAREFUL * plain else None
-        return replace(decision, codec=codec, ask=False, reason=reason)
+        return self._chosen(decision, compressed < CAREFUL * plain, reason)
 
 
 def _us(seconds: float) -> float:

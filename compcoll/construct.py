@@ -54,8 +54,8 @@ def construct(
     policy = Policy()
     try:
         seconds = environment.timeout()
+        environment.check_all()
         policy, threads = make(), environment.threads()
-        environment.table()
         shares, nodes = environment.shared_memory(), environment.nodes(_WORLD.Get_size())
         asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
         agreed = fields_of(policy) | {
@@ -121,7 +121,6 @@ def mark_group(comm: MPI.Intracomm, policies: Sequence[Policy], like: Marked | N
     """
     _begin()
     nodes, shares = environment.nodes(_WORLD.Get_size()), environment.shared_memory()
-    environment.table()
     mine = survey(comm, environment.threads(), nodes, shares)
     everyone = comm.allgather((mine, hooks.watched, _RANDOM.getrandbits(64)))
     facts = [one for one, *_ in everyone]

@@ -111,6 +111,11 @@ class Operation:
         return 1 if self.root == "send" else 0
 
     @property
+    def shares_out(self) -> bool:
+        """Whether a rank's buffer has a part for each rank, of which a message is one."""
+        return self.send.many or self.reduces
+
+    @property
     def replicates(self) -> bool:
         """Whether all ranks have the same values afterwards."""
         return self.name in ("Bcast", "Allgather", "Allgatherv", "Allreduce")

@@ -13,6 +13,7 @@ import compcoll
 from compcoll.codecs.base import SLACK
 from compcoll.core import dtypes
 from compcoll.frame import HEADER_NBYTES
+from compcoll.policy.speed import CodecSpeed, message_seconds
 
 __all__ = ["Measurement", "Subject"]
 
@@ -68,15 +69,9 @@ class Measurement:
         return codec.chooses or self.coded_as == codec.name
 
     def speedup(self, bandwidth: float) -> float:
-        """Predict how many times as fast one compressed message is on a link of so many bytes per second.
-
-        Encoding, sending and decoding of 8 chunks overlap: the slowest of the three takes all of its time,
-        and the others take that of one chunk.
-        """
-        plain = 1 / bandwidth
-        stages = (plain / self.ratio, 1e-9 / self.encode_gbs, 1e-9 / self.decode_gbs)
-        slowest = max(stages)
-        return plain / (slowest + (sum(stages) - slowest) / _CHUNKS)
+        """Predict how many times as fast one compressed message is on a link of so many bytes per second."""
+        speed = CodecSpeed(1e-9 / self.encode_gbs, 1e-9 / self.decode_gbs, 1 / self.ratio)
+        return 1 / (bandwidth * message_seconds(1, 1 / bandwidth, speed, _CHUNKS))
 
 
 class Subject:

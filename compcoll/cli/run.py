@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,6 @@ from compcoll.cli.spec import Size, ranks_option
 from compcoll.core import environment
 from compcoll.policy import make_policy
 from compcoll.preload import is_preloaded
-
-#: Readers of variables that all ranks have, whatever their number.
-_READERS: tuple[Callable[[], object], ...] = (
-    lambda: environment.checks(default=False),
-    environment.device_buffers,
-    environment.shared_memory,
-    environment.summary,
-    environment.table,
-    environment.threads,
-    environment.timeout,
-)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -104,8 +92,7 @@ def command(
 def _check_environment(ranks: int | None, has_trace: bool) -> None:
     """ClickException where a variable of the environment is wrong."""
     try:
-        for reader in _READERS:
-            reader()
+        environment.check_all()
         if ranks is not None:
             environment.nodes(ranks)
         folder = None if has_trace else environment.trace()

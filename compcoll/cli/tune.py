@@ -15,6 +15,7 @@ from compcoll.cli.launch import is_launched, need_mpi, on_all, relaunch
 from compcoll.cli.load import DType, load
 from compcoll.cli.output import check_folder, wide_console
 from compcoll.cli.spec import codec_option, ranks_option
+from compcoll.operations import OPERATIONS
 
 #: Bytes of the messages that are tried where no trace names others.
 SIZES = tuple(64 << 10 << 2 * i for i in range(5))
@@ -35,7 +36,7 @@ EACH = 8
 )
 @click.option(
     "--like",
-    type=click.Path(exists=True, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Try operations and sizes of a traced program, on values of --dtype or --data.",
 )
 @click.option("--data", type=click.Path(path_type=Path), help="Values to send.")
@@ -129,7 +130,7 @@ def _kind_of(call: Any) -> tuple[str, int] | None:
 
     if call.op not in (*EXCHANGES, *SUMS) or call.size < 1:
         return None
-    nbytes = call.nbytes // call.size if call.op in ("Alltoall", *SUMS) else call.nbytes
+    nbytes = call.nbytes // call.size if OPERATIONS[call.op].shares_out else call.nbytes
     return (call.op, nbytes) if nbytes >= MIN_NBYTES else None
 
 

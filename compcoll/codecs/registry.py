@@ -6,7 +6,6 @@ import inspect
 import warnings
 from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -147,6 +146,8 @@ def of_frame(name: str) -> Codec:
 
 
 def _points() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # which takes longer than all codecs
+
     return entry_points(group="compcoll.codecs")
 
 

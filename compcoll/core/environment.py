@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 __all__ = [
+    "check_all",
     "checks",
     "device_buffers",
     "nodes",
@@ -84,6 +85,13 @@ def table() -> str | None:
 def trace() -> Path | None:
     """``COMPCOLL_TRACE``, the folder that a trace of the program is written to; it is made."""
     return read("COMPCOLL_TRACE", _folder)
+
+
+def check_all() -> None:
+    """Read the variables that need neither ranks nor a folder; ValueError where one is wrong."""
+    checks(default=False)
+    for reader in (device_buffers, shared_memory, summary, table, threads, timeout):
+        reader()
 
 
 def _folder(text: str) -> Path:

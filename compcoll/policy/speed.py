@@ -15,6 +15,7 @@ from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode_into
 from compcoll.core import dtypes
 from compcoll.frame import HEADER_NBYTES, inspect
+from compcoll.operations import OPERATIONS
 
 __all__ = [
     "CodecSpeed",
@@ -23,6 +24,7 @@ __all__ = [
     "coding_of",
     "measure_speed",
     "message_seconds",
+    "rank_nbytes",
     "wire_nbytes",
 ]
 
@@ -60,30 +62,34 @@ class Coding:
         return (self.encoded * encode + self.decoded * decode) / self.cores
 
 
+def rank_nbytes(op: str, nbytes: int, size: int) -> int:
+    """Bytes of the larger buffer of a rank in a collective of messages of ``nbytes`` among ``size`` ranks."""
+    operation = OPERATIONS[op]
+    return nbytes * size if operation.shares_out or operation.recv.many else nbytes
+
+
 def coding_of(op: str, nbytes: int, size: int, cores: int) -> Coding:
     """Bytes that the busiest rank codes in a collective of messages of ``nbytes`` among ``size`` ranks."""
-    others = (size - 1) * nbytes
-    if op == "Bcast":  # the root encodes while the others decode
+    operation, others = OPERATIONS[op], (size - 1) * nbytes
+    if operation.root == "send" and not operation.shares_out:  # the root encodes while the others decode
         return Coding(nbytes / 2, nbytes / 2, cores)
-    if op.startswith("Allgather"):
+    if operation.root:
+        return Coding(others, 0, cores) if operation.root == "send" else Coding(0, others, cores)
+    if operation.replicates and not operation.reduces:
         return Coding(nbytes, others, cores)
-    if op in ("Gather", "Reduce"):
-        return Coding(0, others, cores)
-    if op == "Scatter":
-        return Coding(others, 0, cores)
-    twice = 2 if op == "Allreduce" else 1
-    return Coding(twice * others, twice * others, cores)
+    passes = 1 + operation.replicates  # a sum is formed, and then goes to all
+    return Coding(passes * others, passes * others, cores)
 
 
-def wire_nbytes(op: str, nbytes: int, size: int, ranks_per_node: int) -> float:
+def wire_nbytes(op: str, nbytes: int, size: int, ranks_per_node: int) -> int:
     """Bytes that cross a node's port in a collective of messages of ``nbytes``, whatever the algorithm."""
-    others = max(size - ranks_per_node, 0)
-    if op == "Bcast":
+    operation, others = OPERATIONS[op], max(size - ranks_per_node, 0)
+    if operation.root == "send" and not operation.shares_out:
         return nbytes if others else 0
-    if op.startswith(("Alltoall", "Scatter", "Gather")):
-        return others * nbytes * ranks_per_node
-    # Of a sum of all, a node sends its part of the sum and its sums of the others' parts.
-    return others * nbytes * (2 if op == "Allreduce" else 1)
+    if operation.replicates or operation.reduces:
+        # Of a sum of all, a node sends its part of the sum and its sums of the others' parts.
+        return others * nbytes * (1 + (operation.reduces and operation.replicates))
+    return others * nbytes * ranks_per_node
 
 
 def measure_speed(codec: Codec, block: np.ndarray) -> CodecSpeed:
@@ -122,8 +128,10 @@ def careful_speed(codec: Codec, dtype: np.dtype) -> CodecSpeed:
     return CodecSpeed(1 / encode, 1 / decode, codec.encode(noise).nbytes / noise.nbytes)
 
 
-def message_seconds(nbytes: int, byte: float, speed: CodecSpeed, chunk_nbytes: int) -> float:
-    """Seconds of a compressed message whose chunks are encoded, sent and decoded beside each other.
+def message_seconds(nbytes: int, byte: float, speed: CodecSpeed, chunks: float) -> float:
+    """Predict a compressed message whose chunks are encoded, sent and decoded beside each other, in seconds.
+
+    The slowest of the three takes all of its time, and the others take that of one chunk.
 
     Parameters
     ----------
@@ -131,8 +139,8 @@ def message_seconds(nbytes: int, byte: float, speed: CodecSpeed, chunk_nbytes: i
     byte : float
         Seconds that a byte takes on the link.
     speed : CodecSpeed
-    chunk_nbytes : int
+    chunks : float
+        How many there are.
     """
     stages = sorted((nbytes * speed.encode, nbytes * speed.decode, nbytes * byte * speed.share))
-    chunks = max(nbytes / max(chunk_nbytes, 1), 1.0)
-    return stages[2] + (stages[0] + stages[1]) / chunks
+    return stages[2] + (stages[0] + stages[1]) / max(chunks, 1.0)

@@ -24,12 +24,23 @@ from math import inf, log2
 from pathlib import Path
 from threading import RLock
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from compcoll.core import environment
 from compcoll.policy.trial import Known
 
-__all__ = ["About", "Row", "Rows", "Store", "folder", "half_octave", "read_file", "store", "tables"]
+__all__ = [
+    "About",
+    "Row",
+    "RowKind",
+    "Rows",
+    "Store",
+    "folder",
+    "half_octave",
+    "read_file",
+    "store",
+    "tables",
+]
 
 SCHEMA = 1
 #: Bytes of the largest file that is read.
@@ -81,6 +92,18 @@ class About:
         return f"{sha256(words.encode()).hexdigest()[:16]}.json"
 
 
+class RowKind(NamedTuple):
+    """Calls that differ in size alone; see `Row`."""
+
+    op: str
+    form: str
+    type: str
+    shape: tuple[int, tuple[int, ...]]  # nodes, and ranks on each
+    tried: str
+    algorithm: str
+    levels: int
+
+
 @dataclass(frozen=True)
 class Row:
     """The outcome of a trial, as a table has it.
@@ -95,7 +118,7 @@ class Row:
     tried : str
         The policy's codec.
     way : tuple
-        Codec (empty for plain MPI), algorithm, bytes of a chunk and levels of the compressed way.
+        Codec, algorithm, bytes of a chunk and levels of the compressed way.
     compress : bool
         Whether compression won.
     us, call_us : tuple of float
@@ -130,19 +153,16 @@ class Row:
     confirmed: int = 0
 
     @property
-    def kind(self) -> tuple:
+    def kind(self) -> RowKind:
         """Facts that calls have in common which go by the row or by one of another size."""
-        return self.op, self.form, self.type, self.nodes, self.ranks_a_node, self.tried, self.levels
+        _, algorithm, _, levels = self.way
+        shape = self.nodes, self.ranks_a_node
+        return RowKind(self.op, self.form, self.type, shape, self.tried, algorithm, levels)
 
     @property
-    def levels(self) -> tuple[str, int]:
-        """Algorithm and levels of the compressed way."""
-        return self.way[1], self.way[3]
-
-    @property
-    def key(self) -> tuple:
+    def key(self) -> tuple[RowKind, int]:
         """The kind and the size."""
-        return (*self.kind, half_octave(self.bytes))
+        return self.kind, half_octave(self.bytes)
 
     @classmethod
     def of(cls, values: Any) -> Row:
@@ -199,12 +219,12 @@ class Rows:
     """Rows that all ranks of a communicator know, by kind and size."""
 
     def __init__(self, rows: Iterable[Row] = ()):
-        self._rows: dict[tuple, dict[int, Row]] = {}
+        self._rows: dict[RowKind, dict[int, Row]] = {}
         self.all = list(rows)
         for row in self.all:
             self._rows.setdefault(row.kind, {})[half_octave(row.bytes)] = row
 
-    def find(self, kind: tuple, nbytes: int) -> Known | None:
+    def find(self, kind: RowKind, nbytes: int) -> Known | None:
         """Find how a call of so many bytes goes: by its row, or as two rows around it that agree."""
         sizes, size = self._rows.get(kind, {}), half_octave(nbytes)
         if size in sizes:
@@ -218,9 +238,7 @@ class Rows:
 
     def ratio(self, type: str, tried: str) -> float | None:
         """Find the least ratio of a codec on values of a type; None where no row has one."""
-        rows = (row for sizes in self._rows.values() for row in sizes.values())
-        found = (row.ratio for row in rows if (row.type, row.tried) == (type, tried))
-        return min(found, default=None)
+        return min((row.ratio for row in self.all if (row.type, row.tried) == (type, tried)), default=None)
 
 
 # -- files
@@ -319,49 +337,40 @@ class Store:
     def rows(self, about: About) -> list[Row]:
         """The rows of a table, and those of this job."""
         with self._lock:
-            return self._rows(about)
-
-    def _rows(self, about: About) -> list[Row]:
-        if about not in self._read:
-            self._read[about] = {row.key: row for row in self._load(about)}
-        return list((self._read[about] | self._new.get(about, {})).values())
+            if about not in self._read:
+                self._read[about] = {row.key: row for row in self._load(about)}
+            return list((self._read[about] | self._new.get(about, {})).values())
 
     def add(self, about: About, row: Row) -> None:
         """Keep the outcome of a trial, and write it where the last write was long ago."""
         with self._lock:
-            self._add(about, row)
-
-    def _add(self, about: About, row: Row) -> None:
-        known = {one.key: one for one in self._rows(about)}.get(row.key)
-        if known is not None and known.by == "trial" and row.by == "tune":
-            return
-        if known is not None and known.compress == row.compress:
-            row = replace(row, confirmed=known.confirmed + 1)
-        self._new.setdefault(about, {})[row.key] = self.made[row.key] = row
-        if monotonic() - self._written > EACH_WRITE:
-            self._write()
+            known = next((one for one in self.rows(about) if one.key == row.key), None)
+            if known is not None and known.by == "trial" and row.by == "tune":
+                return
+            if known is not None and known.compress == row.compress:
+                row = replace(row, confirmed=known.confirmed + 1)
+            self._new.setdefault(about, {})[row.key] = self.made[row.key] = row
+            if monotonic() - self._written > EACH_WRITE:
+                self.write()
 
     def write(self) -> None:
         """Merge what is new into the files."""
         with self._lock:
-            self._write()
-
-    def _write(self) -> None:
-        self._written = monotonic()
-        if environment.table() in ("off", "read") or not self._new:
-            return
-        where = folder()
-        try:
-            if where is None:
-                raise OSError("there is no HOME; COMPCOLL_TABLE names another folder")
-            for about in list(self._new):
-                new = self._new.pop(about)
-                merged = {row.key: row for row in self._load(about)} | new
-                self._read[about] = self._read.get(about, {}) | merged
-                newest = sorted(merged.values(), key=lambda row: row.made)[-MOST_ROWS:]
-                write_file(where / about.name, asdict(about), newest)
-        except Exception as error:
-            self._say(f"what trials have found is not kept: {error}")
+            self._written = monotonic()
+            if environment.table() in ("off", "read") or not self._new:
+                return
+            try:
+                where = folder()
+                if where is None:
+                    raise OSError("there is no HOME; COMPCOLL_TABLE names another folder")
+                for about in list(self._new):
+                    new = self._new.pop(about)
+                    merged = {row.key: row for row in self._load(about)} | new
+                    self._read[about] = self._read.get(about, {}) | merged
+                    newest = sorted(merged.values(), key=lambda row: row.made)[-MOST_ROWS:]
+                    write_file(where / about.name, asdict(about), newest)
+            except Exception as error:
+                self._say(f"what trials have found is not kept: {error}")
 
     def _load(self, about: About) -> list[Row]:
         try:

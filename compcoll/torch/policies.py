@@ -363,7 +363,7 @@ def warn_of_lossy_copies(
 def settled(options: Any) -> dict[str, str] | str:
     """Describe the settings that the ranks of a group must have alike, or this rank's error in words."""
     try:
-        environment.threads(), environment.table(), environment.shared_memory(), environment.timeout()
+        environment.check_all()
         return _fields(_Current.policy, options)
     except (OSError, ValueError) as problem:
         return f"{type(problem).__name__}: {problem}"

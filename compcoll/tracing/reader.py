@@ -209,7 +209,7 @@ def _add_line(rank: Rank, line: dict[str, Any]) -> None:
         rank.clocks.append((_number(line["clock"]), _number(line["offset"])))
         rank.run = _text(line["run"])
     elif "rows" in line:
-        rank.measured += [_measured(row) for row in line["rows"] if row["us"][1] is not None]
+        rank.measured += [_measured(row) for row in line["rows"]]
     elif "end" in line:
         rank.end = {**line, "end": _count(line["end"])}
     else:
@@ -245,10 +245,8 @@ def _call(line: dict[str, Any]) -> Call:
 
 
 def _measured(row: dict[str, Any]) -> Measured:
-    """A row of a trial, whose times are microseconds, compressed and plain, in calls if it has those."""
-    op = _text(row["op"])
-    method = {"nonblocking": f"I{op.lower()}", "persistent": f"{op}_init"}.get(row["form"], op)
-    return Measured(method, _count(row["bytes"]), 1e-6 * _number(row.get("call_us", row["us"])[1]))
+    """A row of a trial, whose times within calls are microseconds, compressed and plain."""
+    return Measured(_text(row["op"]), _count(row["bytes"]), 1e-6 * _number(row["call_us"][1]))
 
 
 def _number(value: Any, most: float = _MOST_SECONDS) -> float:

@@ -135,7 +135,7 @@ class Recording:
         if self._comm is not None and not failed:
             self._exchange(self._comm)
         if self._trace is not None:
-            self._trace.add_rows(_measured())
+            self._trace.add_rows([row for rows in hooks.rows for row in rows()])
             self._trace.close(failed)
 
     def _add_objects(self, saved_nbytes: int) -> None:
@@ -164,12 +164,6 @@ class Recording:
         if self.summary and comm.rank == 0:
             text = _summary(total, ranks, comm.size, self._tally.reasons)
             print(text, file=sys.stderr, flush=True)
-
-
-def _measured() -> list[dict[str, Any]]:
-    """Times of calls that trials of this process measured both ways."""
-    sources = getattr(hooks, "rows", None) or []
-    return [row for source in ([sources] if callable(sources) else sources) for row in source()]
 
 
 def _summary(total: np.ndarray, ranks: int, size: int, reasons: Counter[str]) -> str:

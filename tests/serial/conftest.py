@@ -48,3 +48,28 @@ def outside(monkeypatch):
 
     for mark in launch._MARKS:
         monkeypatch.delenv(mark, raising=False)
+
+
+@pytest.fixture
+def device():
+    """A GPU of the library that stands for NVIDIA's, which has to be sound in the end."""
+    from standin import Device, installed
+
+    with installed():
+        device = Device()
+        yield device
+        device.drain()
+        assert device.sound()
+
+
+@pytest.fixture(scope="module")
+def comm():
+    """A communicator of this process, and an engine."""
+    from mpi4py import MPI
+
+    from compcoll.engine.start import start_engine
+
+    start_engine()
+    comm = MPI.COMM_SELF.Dup()
+    yield comm
+    comm.Free()

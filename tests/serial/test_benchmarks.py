@@ -294,3 +294,36 @@ def test_wrong_options_are_told_once(mpiexec):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr.count("'4Q' is not a whole number of bytes") == 1
+
+
+@pytest.mark.parametrize("op", ["Bcast", "Ialltoall"])
+def test_trials_are_compared_with_both_ways(mpiexec, op, monkeypatch):
+    monkeypatch.setenv("COMPCOLL_NODES", "0,1")
+    command = [
+        mpiexec,
+        "-n",
+        "2",
+        sys.executable,
+        "-m",
+        "benchmarks.trials",
+        "rank",
+        op,
+        "65536",
+        "0",
+        "12",
+        "wave",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert row["better"] == pytest.approx(min(row["none"], row["lossless"]) / row["auto"])
+    assert (row["op"], row["nbytes"], row["ranks"]) == (op, 65536, 2)
+
+
+def test_short_jobs_are_timed_from_their_communicator_on(mpiexec, monkeypatch):
+    monkeypatch.setenv("COMPCOLL_NODES", "0,1")
+    command = [mpiexec, "-n", "2", sys.executable, "-m", "benchmarks.trials", "rank", "auto"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert row["all"] == pytest.approx(row["made"] + sum(row["calls"]))

@@ -72,6 +72,38 @@ def test_calls_of_a_trace_are_tried(tune, tmp_path):
     ] == [("Alltoall", 1 << 17)]
 
 
+@pytest.mark.parametrize("option", ["--like", "--data"])
+def test_files_are_those_of_rank_0(tmp_path, option):
+    """Other nodes may have none, and all ranks hear of it where rank 0 has none."""
+    np.save(tmp_path / "there.npy", np.sin(np.arange(1 << 14) * 1e-3))
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
+    environment = {**outside, "COMPCOLL_NODES": "0,1", "COMPCOLL_TABLE": str(tmp_path / "tables")}
+    there, missing = tmp_path / "there.npy", tmp_path / "missing"
+    for first, second in ((there, missing), (missing, there)):
+        ranks = [
+            [
+                "-n",
+                "1",
+                sys.executable,
+                "-m",
+                "compcoll",
+                "tune",
+                "--seconds",
+                "1",
+                "-c",
+                "bfp:bits=7",
+                option,
+                str(one),
+            ]
+            for one in (first, second)
+        ]
+        command = [launch.find_mpiexec(), *ranks[0], ":", *ranks[1]]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+        assert (done.returncode == 0) == (option == "--data" and first == there), done.stderr
+        assert "Traceback" not in done.stderr
+        assert done.stderr.count("Error: ") == (done.returncode != 0)
+
+
 def test_rows_that_cannot_be_kept_are_not_looked_for(tune, tmp_path):
     (tmp_path / "tables").write_text("not a folder")
     done = tune("--codec", "bfp:bits=7")

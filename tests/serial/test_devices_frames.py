@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from executor import Executor, Memory, library_path
 from floats import same
-from standin import Device, installed
 from test_devices_code import place
 
 import compcoll
@@ -33,15 +32,6 @@ SPECS = [
     "mpc:dim=32",
 ]
 SPECS += ["lossless", "raw", "float"]
-
-
-@pytest.fixture
-def device():
-    with installed():
-        device = Device()
-        yield device
-        device.drain()
-        assert device.sound()
 
 
 def values(dtype, n):

@@ -7,20 +7,11 @@ import pytest
 from executor import compiler
 from floats import same, values
 from mpi4py import MPI
-from standin import Device, Stream, installed
+from standin import Stream
 
 import compcoll
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="needs g++ on x86-64")
-
-
-@pytest.fixture
-def device():
-    with installed():
-        device = Device()
-        yield device
-        device.drain()
-        assert device.sound()
 
 
 @pytest.fixture(params=["none", "lossless"])

@@ -9,37 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from executor import compiler
-from mpi4py import MPI
-from standin import Device, installed
 
 from compcoll import codec
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
 from compcoll.engine.call import load_kernels
 from compcoll.engine.coding import coding
-from compcoll.engine.start import start_engine
 from compcoll.schedule.trace import trace
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="needs g++ on x86-64")
 N, CHUNK = 3000, 1024
 _TAGS = count(0, 1 << 8)
-
-
-@pytest.fixture(scope="module")
-def comm():
-    start_engine()
-    comm = MPI.COMM_SELF.Dup()
-    yield comm
-    comm.Free()
-
-
-@pytest.fixture
-def device():
-    with installed():
-        device = Device()
-        yield device
-        device.drain()
-        assert device.sound()
 
 
 async def to_itself(rt, send, recv):
@@ -175,6 +155,9 @@ def test_a_wait_has_its_time(comm, device):
 PROGRAM = """
 import sys
 import standin
+from standin import Device, installed
+from compcoll.engine.start import start_engine
+from mpi4py import MPI
 from test_devices_runs import *
 from test_devices_runs import _engine
 standin.load()

@@ -16,7 +16,6 @@ from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode_into
 from compcoll.engine import _engine
 from compcoll.engine.coding import coding
-from compcoll.engine.start import start_engine
 from compcoll.frame import HEADER_NBYTES
 from compcoll.schedule.trace import Tracer, trace
 
@@ -57,14 +56,6 @@ class Own(Codec):
         assert info.params == (1, 2)
         dst.reshape(-1).view(np.uint8)[:] = payload[::-1]
         return 0
-
-
-@pytest.fixture(scope="module")
-def comm():
-    start_engine()
-    comm = MPI.COMM_SELF.Dup()
-    yield comm
-    comm.Free()
 
 
 @pytest.fixture

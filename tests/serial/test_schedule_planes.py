@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mpi4py import MPI
 
 from benchmarks.simulation.virtual import Profile, simulate
 from compcoll import FrameError, codec, inspect
@@ -16,7 +15,6 @@ from compcoll.codecs.shapes import PADDING, fitted
 from compcoll.core import _cpu
 from compcoll.engine import _engine
 from compcoll.engine.coding import coding
-from compcoll.engine.start import start_engine
 from compcoll.operations import ALGORITHMS, REDUCTIONS
 from compcoll.schedule import planes
 from compcoll.schedule.graph import Kind
@@ -91,14 +89,6 @@ def test_a_payload_larger_than_the_array_is_no_choice():
 
 
 # -- the engine
-
-
-@pytest.fixture(scope="module")
-def comm():
-    start_engine()
-    comm = MPI.COMM_SELF.Dup()
-    yield comm
-    comm.Free()
 
 
 async def to_itself(rt, send: list, recv: list) -> None:
