@@ -28,6 +28,8 @@ LARGE_NBYTES = 1 << 20
 FEW_PAIRS, MOST_PAIRS = 3, 8
 #: Compression has to take less than this part of plain MPI's time, in three of four pairs.
 GAIN = 0.95
+#: Part of coding, or of the wire where that is shorter, that is not hidden by the other at best.
+ALONE = 0.25
 #: Parts of plain MPI's time from which one pair of large calls, and each of two, end a trial.
 HOPELESS, POOR = 2.0, 1.25
 #: Pairs that differ by more, as a part of their median, tell of a busy machine: later jobs are not told.
@@ -309,8 +311,8 @@ class Kind:
         figures = (mine.encode, mine.decode, mine.share) if mine is not None else (0.0, 0.0, 0.0)
         plain, encode, decode, share = agree([_in_call(self.count), *figures])
         coding, wire = self._coding.seconds(encode, decode), share * plain
-        # Half of the shorter one is beside the longer one at best. What small calls take is not known yet.
-        is_quick = not self._is_large or max(coding, wire) + min(coding, wire) / 2 < plain
+        # What small calls take is not known yet.
+        is_quick = not self._is_large or max(coding, wire) + ALONE * min(coding, wire) < plain
         if not share or (share < GAIN and is_quick):
             self._begin_pairs(_State.TRIAL)
             return
