@@ -23,6 +23,8 @@ WARM = 8
 #: block before. From `LARGE_NBYTES` of a rank on they are few.
 BLOCK, LARGE_BLOCK = (8, 2), (2, 1)
 LARGE_NBYTES = 1 << 20
+#: Times by which the blocks of later trials are longer, as calls were not what those of the first one told.
+LONGER = 4
 #: Pairs of blocks after which a trial may end, and ends. The pair before these is not counted: pages,
 #: connections and buckets of the network are still warming up.
 FEW_PAIRS, MOST_PAIRS = 3, 8
@@ -104,11 +106,19 @@ class Known:
         return replace(self, in_call=in_call, share=share or 1.0)
 
     def differs(self, seconds: float, share: float, limit: float) -> bool:
-        """Whether calls of its way take so many times longer or shorter, or other data travel."""
-        before = self.in_call[not self.compress]
-        if seconds > 0 and before > 0 and max(seconds / before, before / seconds) > limit:
-            return True
-        return self.compress and share > 0 and abs(share / self.share - 1) > RATIO
+        """Whether calls of its way take so many times longer or shorter, or other data travel.
+
+        Compressed calls may take longer as long as that is less than plain ones took.
+        """
+        compressed, plain = self.in_call
+        before = compressed if self.compress else plain
+        is_quicker = 0 < limit * seconds < before
+        is_slower = seconds > limit * before > 0
+        if self.compress and isfinite(plain):
+            is_slower = is_slower and seconds > GAIN * plain
+        return (
+            is_quicker or is_slower or (self.compress and share > 0 and abs(share / self.share - 1) > RATIO)
+        )
 
 
 @dataclass
@@ -183,7 +193,6 @@ class Kind:
         on_end: Callable[[Known], object] = lambda known: None,
     ):
         self._is_large = nbytes >= LARGE_NBYTES
-        self._block = LARGE_BLOCK if self._is_large else BLOCK
         self._coding, self._wire, self._on_end = coding, wire, on_end
         self.known = known
         self._pairs: list[_Pair] = []
@@ -196,7 +205,7 @@ class Kind:
             self._follow()
         else:
             self._state = _State.WARM
-            self._begin(False, WARM, self._block[1])
+            self._begin(False, WARM, self._skip)
 
     @property
     def reason(self) -> str:
@@ -233,6 +242,17 @@ class Kind:
 
     # -- blocks
 
+    @property
+    def _skip(self) -> int:
+        return (LARGE_BLOCK if self._is_large else BLOCK)[1]
+
+    @property
+    def _block(self) -> tuple[int, int]:
+        """Calls of a block of a pair, and those at its beginning that are not measured."""
+        n, skip = LARGE_BLOCK if self._is_large else BLOCK
+        is_later = self._state is _State.TRIAL and self._trials
+        return (LONGER * n if is_later else n), skip
+
     def _begin(self, compress: bool, n: int, skip: int = 0) -> None:
         self.compress, self.count = compress, Count(n, skip)
 
@@ -265,7 +285,9 @@ class Kind:
         # A network's bucket lets bytes pass faster than the link, until it is empty.
         late = [pair for pair in others if pair.taken[False] >= FULL * self._wire]
         is_last = len(others) >= MOST_PAIRS
-        counted = [pair for pair in (late or others if is_last else late) if isfinite(pair.part)]
+        # Few of them in the end are hiccups, and the link is quicker than it was measured to be.
+        tell = others if is_last and 2 * len(late) < len(others) else late
+        counted = [pair for pair in tell if isfinite(pair.part)]
         parts = [pair.part for pair in counted]
         middle = median(parts) if parts else inf
         # Small calls are over before a bucket is empty: their first pair says nothing.
@@ -334,7 +356,7 @@ class Kind:
         look = next((n for n in LOOKS if n >= after), ENDLESS)
         is_final = self._reversals == REVERSALS
         n = ENDLESS if is_final else min(watch, look) - self._chosen
-        self._begin(self.known.compress, n, min(self._block[1], n - 1))
+        self._begin(self.known.compress, n, min(self._skip, n - 1))
 
     def _watch(self, agree: Agree) -> None:
         """Compare calls since the last watch with those of the trial, and begin another where they differ."""

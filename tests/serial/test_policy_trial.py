@@ -234,6 +234,36 @@ def test_neighbouring_rows_have_no_times():
     assert len(job.ended) == 1
 
 
+def test_slower_compressed_calls_are_not_tried_again_while_they_are_quicker_than_plain_ones_were():
+    known = Known(True, (0.5, 1.0), (0.5, 1.0), 0.5, (3, 3))
+    job = Job(times(0.9, 1.0), known=known)
+    assert all(job.run(500))
+    assert not job.ended
+
+
+def test_a_bucket_that_outlasts_the_first_trial():
+    """One of 4 MiB at 5 Gb/s, which lets plain calls of 64 KiB pass as quick as memory is."""
+    tokens = float(4 << 20)
+
+    def take(compress, call):
+        nonlocal tokens
+        nbytes, least = (0.7 * SMALL, 57e-6) if compress else (SMALL, 50e-6)
+        seconds = max(least, (nbytes - tokens) / 0.625e9)
+        tokens = min(4 << 20, tokens + 0.625e9 * seconds - nbytes)
+        return seconds
+
+    job = Job(take, wire=SMALL / 0.625e9)
+    job.run(152 + 256 + 8 * 32)
+    assert [known.compress for known in job.ended] == [False, True]
+    assert all(job.run(40)[-40:])
+
+
+def test_one_hiccup_on_a_link_that_is_quicker_than_it_was_measured_to_be():
+    job = Job(lambda compress, call: 30.0 if call == 60 else (1.5 if compress else 1.0), wire=2.0)
+    job.run(400)
+    assert [known.compress for known in job.ended] == [False]
+
+
 def test_a_look_finds_that_the_other_way_is_quicker_now():
     """Plain calls tell nothing of how compressed ones would do: both are tried again now and then."""
     quick = Job(lambda compress, call: (0.5 if call > 300 else 1.1) if compress else 1.0)
