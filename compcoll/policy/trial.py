@@ -23,7 +23,7 @@ WARM = 8
 #: block before. From `LARGE_NBYTES` of a rank on they are few.
 BLOCK, LARGE_BLOCK = (8, 2), (2, 1)
 LARGE_NBYTES = 1 << 20
-#: Times by which the blocks of later trials are longer, as calls were not what those of the first one told.
+#: Times by which blocks are longer in a trial after one whose plain blocks a bucket let pass.
 LONGER = 4
 #: Pairs of blocks after which a trial may end, and ends. The pair before these is not counted: pages,
 #: connections and buckets of the network are still warming up.
@@ -197,6 +197,7 @@ class Kind:
         self.known = known
         self._pairs: list[_Pair] = []
         self._ways: list[bool] = []  # of the blocks of the last pair that are to come, and of the current one
+        self._was_let_pass = False  # whether the last trial says little of the link
         self._by_look = False  # whether a look began the trial
         self._reversals = self._trials = 0
         self._chosen = 0  # calls since a way was chosen
@@ -250,8 +251,7 @@ class Kind:
     def _block(self) -> tuple[int, int]:
         """Calls of a block of a pair, and those at its beginning that are not measured."""
         n, skip = LARGE_BLOCK if self._is_large else BLOCK
-        is_later = self._state is _State.TRIAL and self._trials
-        return (LONGER * n if is_later else n), skip
+        return (LONGER * n if self._state is _State.TRIAL and self._was_let_pass else n), skip
 
     def _begin(self, compress: bool, n: int, skip: int = 0) -> None:
         self.compress, self.count = compress, Count(n, skip)
@@ -285,8 +285,9 @@ class Kind:
         # A network's bucket lets bytes pass faster than the link, until it is empty.
         late = [pair for pair in others if pair.taken[False] >= FULL * self._wire]
         is_last = len(others) >= MOST_PAIRS
-        # Few of them in the end are hiccups, and the link is quicker than it was measured to be.
-        tell = others if is_last and 2 * len(late) < len(others) else late
+        is_let_pass = is_last and 2 * len(late) < len(others)
+        # Few slow ones in the end may be hiccups, on a link that is quicker than it was measured to be.
+        tell = others if is_let_pass else late
         counted = [pair for pair in tell if isfinite(pair.part)]
         parts = [pair.part for pair in counted]
         middle = median(parts) if parts else inf
@@ -298,6 +299,7 @@ class Kind:
         is_sure = len(parts) == FEW_PAIRS and won in (0, FEW_PAIRS) and abs(middle - 1) > 1 - GAIN
         if not (is_poor or is_sure or is_last):
             return False
+        self._was_let_pass = is_let_pass
         compress = not is_poor and middle < GAIN and 4 * won >= 3 * len(parts)
         self._end_trial(_known(compress, counted or [first], won))
         return True
