@@ -310,12 +310,14 @@ def check_same(everyone: Sequence[Mapping[str, str] | str], rank: int) -> None:
 
     In place of its fields a rank gives the error that keeps it from having any.
     """
-    mine = everyone[rank]
+    fields: list[Mapping[str, str]] = []
     for other, theirs in enumerate(everyone):
         if isinstance(theirs, str):
             raise PolicyError(f"rank {other} has no policy: {theirs}")
+        fields.append(theirs)
+    mine = fields[rank]
+    for other, theirs in enumerate(fields):
         if theirs != mine:
-            assert not isinstance(mine, str)
             names = [name for name in {**theirs, **mine} if theirs.get(name) != mine.get(name)]
             said = [", ".join(f"{name}: {one.get(name, 'none')}" for name in names) for one in (theirs, mine)]
             raise PolicyError(f"rank {other} has {said[0]}, and rank {rank} has {said[1]}")

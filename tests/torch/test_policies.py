@@ -149,6 +149,16 @@ def test_ranks_with_different_policies(world):
         set_policy({"default_pg": mine if rank else "no-such"})
 
 
+@pytest.mark.parametrize("name", ["COMPCOLL_TABLE", "COMPCOLL_THREADS", "COMPCOLL_TIMEOUT"])
+def test_a_wrong_variable_of_one_rank_is_told_to_all(world, monkeypatch, name):
+    if dist.get_rank() == 1:
+        monkeypatch.setenv(name, "-x")
+    with pytest.raises(compcoll.PolicyError, match=f"^rank 1 has no policy: ValueError: {name} = '-x': "):
+        new("odd")
+    monkeypatch.undo()
+    reduced(new("plain"))
+
+
 @pytest.mark.filterwarnings("ignore:compcoll. a")
 def test_presets(world):
     dp, tp = new("dp"), new("tp")
