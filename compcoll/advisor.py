@@ -202,7 +202,9 @@ class Advisor:
         """Complete a policy's decision on a nonblocking or persistent collective; local."""
         whole = rank_nbytes(op, nbytes, self.comm.size)
         if whole < BESIDE_NBYTES:
-            reason = f"nonblocking and persistent calls below {BESIDE_NBYTES} bytes a rank are plain MPI's"
+            reason = (
+                f"nonblocking and persistent calls below {BESIDE_NBYTES >> 20} MiB a rank are plain MPI's"
+            )
             return self._chosen(decision, False, reason)
         kind = self._kinds.get(self._key(op, dtype, nbytes, decision))
         known = kind.known if kind is not None else None

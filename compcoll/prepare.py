@@ -31,7 +31,7 @@ from compcoll.schedule.trace import chunk_step
 
 __all__ = ["decide_message", "load_kernels", "prepare", "prepare_message"]
 
-_UNKNOWN_TYPE = "the buffers' type is not accelerated"
+_UNKNOWN_TYPE = "the datatype has several basic types, or one that no codec takes"
 _INSIDE = "it stays in its node"
 
 

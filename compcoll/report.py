@@ -76,15 +76,17 @@ class Report:
     def __str__(self) -> str:
         if not self.accelerated:
             return f"{self.op}: by plain MPI ({self.reason})"
-        used = ", ".join(f"{n} x {name}" for name, n in self.codecs.items()) or "nothing encoded"
+        used = ", ".join(f"{n} x {name}" for name, n in self.codecs.items()) or "nothing encoded here"
         shaped = [f"{n} in {ndim}-D" for ndim, n in self.dimensions.items() if ndim > 1]
         used += f" ({', '.join(shaped)})" if shaped else ""
         inside = f" and {self.inside_nbytes} inside the node" if self.inside_nbytes else ""
-        bound = "unknown" if self.error_bound is None else f"{self.error_bound:.3g}"
+        bound = "error unknown"
+        if self.error_bound is not None:
+            bound = f"error <= {self.error_bound:.3g}" if self.error_bound else "exact"
         times = ", ".join(f"{stage} {1e3 * t:.2f} ms" for stage, t in self.seconds.items())
         return (
             f"{self.op}: {self.codec} by {self.algorithm}, {self.raw_nbytes} -> {self.wire_nbytes} bytes "
-            f"({self.ratio:.2f}x){inside}, {used}, {self.fallbacks} fallbacks, error <= {bound}; {times}"
+            f"({self.ratio:.2f}x){inside}, {used}, {self.fallbacks} fallbacks, {bound}; {times}"
         )
 
 

@@ -27,7 +27,9 @@ from compcoll.preload import is_preloaded
     "--policy", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML file of a policy."
 )
 @click.option(
-    "--when", type=click.Choice(["always", "pays"]), help="Compress always, or where it saves time."
+    "--when",
+    type=click.Choice(["always", "pays"]),
+    help="A named codec is used always, or where trials say that it saves time.",
 )
 @click.option("--min-nbytes", type=Size(), help="Smallest message that is compressed, such as 64K.")
 @click.option(

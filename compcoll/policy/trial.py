@@ -92,7 +92,7 @@ class Known:
         compressed, plain = (1e3 * x for x in self.seconds)
         n, won = self.pairs
         return (
-            f"measured {compressed:.3g} ms from call to call, plain MPI {plain:.3g} ms, ratio "
+            f"measured {compressed:.3g} ms from call to call, plain MPI {plain:.3g} ms, ratio of bytes "
             f"{1 / self.share:.2f}, {won} of {n} pairs ({self.source}"
             f"{', on a busy machine' if self.spread > MOST_SPREAD else ''}); compression is used below "
             f"{GAIN:.2f} of plain MPI's time"
@@ -340,8 +340,13 @@ class Kind:
         if not share or (share < GAIN and is_quick):
             self._begin_pairs(_State.TRIAL)
             return
-        why = f"coding takes {1e3 * coding:.3g} ms" if share < GAIN else "little is saved"
-        source = f"plain MPI takes {1e3 * plain:.3g} ms, {why} at a ratio of {1 / share:.2f}"
+        source = f"plain MPI takes {1e3 * plain:.3g} ms, "
+        if share < GAIN:
+            source += (
+                f"coding {1e3 * coding:.3g} ms and a ratio of {1 / share:.2f} leaves {1e3 * wire:.3g} ms"
+            )
+        else:
+            source += f"and little is saved at a ratio of {1 / share:.2f}"
         self.known, self._state = Known(False, source=source), _State.HOPELESS
         self._on_end(self.known)
         self._begin(False, next((n for n in LOOKS if n > self._chosen), ENDLESS) - self._chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from compcoll.tracing.words import plural
 
 __all__ = [
     "REASONS",
+    "ReasonRow",
     "Row",
     "Table",
     "by_operation",
@@ -27,6 +28,8 @@ __all__ = [
 
 #: Title of the list of `reasons_of`.
 REASONS = "Why calls were not compressed"
+#: A figure in a reason, and places in the program that are told of one.
+_FIGURE, _PLACES = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?"), 3
 #: Rows that a long table shows of its beginning, and of its end.
 _HALF = 20
 
@@ -82,6 +85,28 @@ class Row:
         return "exact" if self.bound == 0 else f"{self.bound:.2g}"
 
 
+@dataclass
+class ReasonRow(Row):
+    """Calls of plain MPI whose reasons differ in figures only."""
+
+    places: Counter[str] = field(default_factory=Counter)  # calls by place in the program
+    reasons: dict[str, None] = field(default_factory=dict)  # in the order of their first calls
+
+    def add(self, call: Call) -> None:
+        """Count a call."""
+        super().add(call)
+        self.places[call.place] += 1
+        self.reasons[call.reason] = None
+
+    @property
+    def reason(self) -> str:
+        """The reason, with the least and the largest of each figure."""
+        figures = zip(*map(_FIGURE.findall, self.reasons), strict=True)
+        ranges = [(min(those, key=float), max(those, key=float)) for those in figures]
+        told = iter(least if least == most else f"{least} to {most}" for least, most in ranges)
+        return _FIGURE.sub(lambda _: next(told), next(iter(self.reasons)))
+
+
 class Table(NamedTuple):
     """A table in words; all columns but the first ``left`` ones are numbers."""
 
@@ -106,20 +131,17 @@ def by_operation(program: Program) -> dict[tuple[str, int], Row]:
     return dict(sorted(grouped(program, lambda _, call: (call.op, size_class(call.nbytes))).items()))
 
 
-def by_reason(program: Program) -> dict[tuple[str, str], Row]:
+def by_reason(program: Program) -> dict[tuple[str, str], ReasonRow]:
     """Group calls of plain MPI by method and reason, most bytes first.
 
-    Reasons that differ in figures only are one group, named by the first of them.
+    Reasons that differ in figures only are one group.
     """
-    first: dict[tuple[str, str], str] = {}
-
-    def key(_: int, call: Call) -> tuple[str, str] | None:
-        if call.accelerated:
-            return None
-        alike = call.op, re.sub(r"\d+(\.\d+)?", "#", call.reason)
-        return call.op, first.setdefault(alike, call.reason)
-
-    return dict(sorted(grouped(program, key).items(), key=lambda pair: (-pair[1].raw, -pair[1].calls)))
+    groups: dict[tuple[str, str], ReasonRow] = {}
+    for _, call in program.calls():
+        if not call.accelerated:
+            groups.setdefault((call.op, _FIGURE.sub("#", call.reason)), ReasonRow()).add(call)
+    rows = {(op, row.reason): row for (op, _), row in groups.items()}
+    return dict(sorted(rows.items(), key=lambda pair: (-pair[1].raw, -pair[1].calls)))
 
 
 def size_class(nbytes: int) -> int:
@@ -191,10 +213,12 @@ def tables_of(program: Program) -> list[Table]:
 
 def reasons_of(program: Program) -> list[str]:
     """Why calls were not compressed, a line for each operation and reason, most bytes first."""
-    lines = [
-        f"{op}, {plural(row.calls, 'call')}, {nbytes_text(row.raw)}, {seconds_text(row.seconds)}: {reason}"
-        for (op, reason), row in by_reason(program).items()
-    ]
+    lines = []
+    for (op, reason), row in by_reason(program).items():
+        size = f"{plural(row.calls, 'call')}, {nbytes_text(row.raw)}, {seconds_text(row.seconds)}"
+        places = [place for place, _ in row.places.most_common(_PLACES)]
+        more = ", ..." if len(row.places) > _PLACES else ""
+        lines.append(f"{op}, {size}: {reason} [{', '.join(places)}{more}]")
     if len(lines) > 2 * _HALF:
         lines[2 * _HALF :] = [f"and {len(lines) - 2 * _HALF} more, of fewer bytes"]
     return lines

@@ -49,6 +49,11 @@ int class_of(Fault fault) {
 
 int code_of(Fault fault, const std::string& text) { return code_of(class_of(fault), text); }
 
+int fallback_error(const char* op, uint64_t chunks, const std::string& codec) {
+  return code_of(FALLBACK, std::string(op) + ": " + codec + " cannot carry the values of " +
+                               std::to_string(chunks) + (chunks == 1 ? " chunk" : " chunks"));
+}
+
 int code_of(int error_class, const std::string& text) {
   static auto& all = *new std::map<int, Codes>;
   const std::string cut = text.substr(0, most_characters);

@@ -27,6 +27,9 @@ int class_of(Fault fault);
 int code_of(Fault fault, const std::string& text);
 int code_of(int error_class, const std::string& text);  // of one of MPI's own classes
 
+// The code of chunks that a lossy codec cannot carry, where they may not go lossless.
+int fallback_error(const char* op, uint64_t chunks, const std::string& codec);
+
 // What Python makes of an error of the engine.
 struct Failure {
   const engine::Error* error;

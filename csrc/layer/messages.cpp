@@ -123,9 +123,10 @@ std::shared_ptr<const Stream> stream_of(const Message& m, const Buffer& buffer, 
   if (!comm.compresses() || is_buffered(m.name) || m.dest == library().proc_null || m.dest == comm.rank ||
       !buffer.nbytes || buffer.nbytes < comm.settings.min_nbytes)
     return nullptr;
-  const char* const unknown = "the buffer's type is not accelerated";
+  const char* const unknown = "the datatype has several basic types, or one that no codec takes";
   if (!buffer.element || !buffer.known) return decline(m, unknown, error), nullptr;
-  if (itemsize(buffer.element) == 1) return note(m, because(unknown)), nullptr;  // pickles, most of all
+  if (itemsize(buffer.element) == 1)  // pickles, most of all
+    return note(m, because("messages of single bytes go to MPI")), nullptr;
   const Name op = m.row().op;
   std::vector<int64_t> key = {op, int64_t(buffer.type().id), int64_t(buffer.nbytes), m.dest};
   const std::string name = comm.settings.names ? name_of(comm.handle) : "";

@@ -418,10 +418,8 @@ int Transfer::conclude() {
     totals[op].raw_nbytes += outcome->stats.raw_nbytes;
     totals[op].wire_nbytes += outcome->stats.wire_nbytes;
   }
-  if (!error && out_ && comm->settings.strict && outcome->stats.fallbacks) {
-    error = code_of(FALLBACK, std::string(text_of(op)) + ": " + std::to_string(outcome->stats.fallbacks) +
-                                  " chunks hold values that " + outcome->way->codec + " cannot carry");
-  }
+  if (!error && out_ && comm->settings.strict && outcome->stats.fallbacks)
+    error = fallback_error(text_of(op), outcome->stats.fallbacks, outcome->way->codec);
   if (outcome->accelerated || in_ || longer_) comm->last.note(outcome);
   outcome_ = std::move(outcome);
   return error;

@@ -143,11 +143,8 @@ int Work::conclude() {
   }
   if (entry->count)
     entry->count->add(outcome->seconds, outcome->stats.raw_nbytes, outcome->stats.wire_nbytes);
-  if (!error && comm->settings.strict && fallbacks) {
-    const std::string codec = outcome->way->codec;
-    error = code_of(FALLBACK, std::string(operations[name].name) + ": " + std::to_string(fallbacks) +
-                                  " chunks hold values that " + codec + " cannot carry");
-  }
+  if (!error && comm->settings.strict && fallbacks)
+    error = fallback_error(operations[name].name, fallbacks, outcome->way->codec);
   comm->last.note(outcome);
   outcome_ = std::move(outcome);
   runs_.clear();

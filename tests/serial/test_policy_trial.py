@@ -160,7 +160,7 @@ def test_a_trial_that_cannot_pay_is_not_made():
     job = Job(times(1.0, 1.0), LARGE, speed=SLOW)
     assert not any(job.run(500))
     assert job.agreed == 1
-    assert "coding takes" in job.kind.reason
+    assert ", coding " in job.kind.reason
     job.speed = QUICK  # other data from now on
     assert any(job.run(100)), "looked at again after 512 calls"
 

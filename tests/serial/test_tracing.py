@@ -539,6 +539,6 @@ def test_reasons_that_differ_in_figures_are_one_row(tmp_path):
     path.write_text(text)
     rows = tables.by_reason(read(tmp_path))
     assert [(reason, row.calls) for (_, reason), row in rows.items()] == [
-        ("measured 403 us, plain 530.5 us", 2),
+        ("measured 7 to 403 us, plain 5 to 530.5 us", 2),
         ("a single rank", 1),
     ]
