@@ -174,7 +174,7 @@ $(VENV)/.venv:
 
 # The package itself, compiled. What else a target needs comes on top, and compiles nothing again.
 $(VENV)/.package: $(VENV)/.venv pyproject.toml $(NATIVE)
-	@echo "== compiling compcoll; this takes about a minute"
+	@echo "== compiling compcoll; this takes some minutes"
 	@$(PIP) install -q -e '.[mpich]'
 	@touch $@
 

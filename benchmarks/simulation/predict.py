@@ -10,6 +10,7 @@ from math import inf
 
 import numpy as np
 
+from compcoll.algorithms.bcast import ARITY
 from compcoll.algorithms.catalog import program
 from compcoll.algorithms.cut import CUT_UNIT
 from compcoll.operations import has_two_levels
@@ -148,8 +149,10 @@ def schedule_of(call: Call, rank: int, algorithm: str, chunk_nbytes: int, levels
         aware = levels == 2 or _knows_nodes(call)
         nodes = tuple(r // call.ranks_per_node for r in range(size)) if aware else ()
         return _traced(call, rank, algorithm, chunk_nbytes, nodes, levels)
+    arity = ARITY.get(algorithm)
+    if arity is None:
+        return _traced(call, rank, algorithm, chunk_nbytes)
     # Ranks of a chain or tree differ in their peers alone.
-    arity = 1 if algorithm == "chain" else 2
     alike = next(
         r for r in (1, size - 1, size // 2, rank) if _children(r, arity, size) == _children(rank, arity, size)
     )

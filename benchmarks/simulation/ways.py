@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import log2
 
+from compcoll.algorithms.bcast import ARITY
 from compcoll.operations import ALGORITHMS, algorithm_name, runs_on
 from compcoll.policy.choices import MESSAGE_NBYTES
 
@@ -86,7 +87,7 @@ def drawn_out(call: Call, profile: Profile, way: Way) -> float:
 
     most = max(MOST_RANKS, call.size if call.on_one_node else 4 * call.ranks_per_node)
     few = replace(call, size=min(call.size, most))
-    if way.algorithm in ("chain", "tree"):  # the last chunk comes as long after the first wherever it goes
+    if way.algorithm in ARITY:  # the last chunk comes as long after the first wherever it goes
         farther = 0.0
         if call.size > most:
             one = replace(call, nbytes=min(call.nbytes, way.chunk_nbytes))

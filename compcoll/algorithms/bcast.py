@@ -11,15 +11,18 @@ from __future__ import annotations
 
 from compcoll.algorithms.runtime import Runtime
 
+#: Ranks that each one sends to at most, by algorithm.
+ARITY = {"chain": 1, "tree": 2}
+
 
 async def chain_bcast(rt: Runtime, block, root: int) -> None:
     """Give every rank the root's ``block``, through each of them in turn."""
-    await _pipeline(rt, block, root, arity=1)
+    await _pipeline(rt, block, root, ARITY["chain"])
 
 
 async def tree_bcast(rt: Runtime, block, root: int) -> None:
     """Give every rank the root's ``block``, through a binary tree."""
-    await _pipeline(rt, block, root, arity=2)
+    await _pipeline(rt, block, root, ARITY["tree"])
 
 
 async def _pipeline(rt: Runtime, block, root: int, arity: int) -> None:

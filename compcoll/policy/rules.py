@@ -86,13 +86,14 @@ class Rule:
         for key, allowed in (
             ("link", ("node", "network")),
             ("when", ("always", "pays")),
-            ("algorithm", _EVERY_ALGORITHM),
             ("levels", (1, 2)),
         ):
             if getattr(self, key) is not None:
                 one_of(key, getattr(self, key), allowed)
         for op in self.op:
             one_of("op", op, ALGORITHMS)
+        if self.algorithm is not None and not self.op:
+            one_of("algorithm", self.algorithm, _EVERY_ALGORITHM)
         for name in self.dtype:
             one_of("dtype", name, [str(d) for d in dtypes.CODES])
         if self.comm is not None and not isinstance(self.comm, str):

@@ -11,6 +11,7 @@ from mpi4py import MPI
 import compcoll
 from compcoll import Policy, Rule
 from compcoll.core import dtypes as dtypes_of_frames
+from compcoll.operations import ALGORITHMS
 
 N = 30_001
 SPECS = ["zfp:rate=16", "bfp:bits=6", "szp:abs=1e-3"] + [
@@ -127,7 +128,7 @@ def test_owner_exact(comm, agree, codec):
 
 
 @many
-@pytest.mark.parametrize("algorithm", ["chain", "tree"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS["Bcast"])
 def test_read_only_root(comm, agree, algorithm):
     """A root that may not be written cannot take decoded values: an error for all; the next call works."""
     root = comm.size - 1

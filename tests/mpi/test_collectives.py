@@ -8,6 +8,7 @@ from mpi4py import MPI
 import compcoll
 from compcoll import Policy, Rule
 from compcoll.engine import _engine
+from compcoll.operations import ALGORITHMS
 
 SUMS = ["ring", "direct", "recursive_halving"]
 SOME = [np.dtype("f4"), np.dtype("f2"), BF16, np.dtype("i4"), np.dtype("c16")]
@@ -33,6 +34,16 @@ def test_bcast(comm, ours, agree, dtype):
             ours.Bcast(typed(got), root)
             comm.Bcast(spec(want), root)
             assert agree(bits(got) == bits(want))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS["Bcast"])
+def test_algorithms_of_bcast(comm, agree, algorithm):
+    ours, n = with_algorithm(comm, algorithm), 50_001
+    for root in range(comm.size):
+        got = data(n, FLOATS[0], comm.rank)
+        ours.Bcast(typed(got), root)
+        assert agree(bits(got) == bits(data(n, FLOATS[0], root)))
+        assert agree(comm.size == 1 or ours.report.algorithm == algorithm)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

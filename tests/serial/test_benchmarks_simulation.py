@@ -10,6 +10,7 @@ from benchmarks.simulation.plain import plain_seconds
 from benchmarks.simulation.predict import Call, predict, schedule_of
 from benchmarks.simulation.virtual import Link, Profile
 from benchmarks.simulation.ways import Way, quick_look
+from compcoll.algorithms.bcast import ARITY
 from compcoll.algorithms.catalog import program
 from compcoll.schedule.trace import trace
 
@@ -80,7 +81,7 @@ def test_many_ranks_are_drawn_out_of_few():
             assert seconds == pytest.approx(way.seconds(call, SLOW), rel=0.02)
 
 
-@pytest.mark.parametrize("algorithm", ["chain", "tree"])
+@pytest.mark.parametrize("algorithm", ARITY)
 @pytest.mark.parametrize(("size", "per_node"), [(256, 1), (300, 8)])
 def test_long_ways_are_drawn_out_of_short_ones(algorithm, size, per_node):
     call = Call("Bcast", 4 << 20, size, per_node)
@@ -107,7 +108,7 @@ def test_nodes_share_their_port():
     assert packed > 3 * spread > 30 * alone
 
 
-@pytest.mark.parametrize("algorithm", ["chain", "tree"])
+@pytest.mark.parametrize("algorithm", ARITY)
 @pytest.mark.parametrize("size", [2, 3, 7, 16, 33])
 def test_ranks_of_a_tree_are_alike_but_for_their_peers(algorithm, size):
     """Schedules that were made of another rank's are those that the algorithm makes."""
