@@ -14,7 +14,7 @@ import numpy as np
 import compcoll
 from compcoll.cli.measure import Measurement, Subject
 from compcoll.codecs import bfp, szp
-from compcoll.codecs.registry import takes
+from compcoll.codecs.registry import codec_class, takes
 from compcoll.core import dtypes
 
 __all__ = ["Goal", "Ladder", "curve", "ladders", "sample", "search", "sorted_by_cost"]
@@ -155,7 +155,7 @@ def _specs(name: str, array: np.ndarray, peak: float, goal: Goal) -> dict[str, l
         return {name: [f"szp:abs={max(bound, szp.BOUND_MIN)!r}" for bound in bounds]}
     if name == "mpc" and dim:
         return {name: [name], f"mpc, dim={dim}": [f"mpc:dim={dim}"]}
-    return {name: [name]}
+    return {name: list(codec_class(name).typical) or [name]}
 
 
 def _interleaved(array: np.ndarray) -> int:

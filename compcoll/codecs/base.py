@@ -43,7 +43,7 @@ class Codec:
     chooses: ClassVar[bool] = False
     #: Bytes per second to expect of a core where nothing was measured: encoding, decoding.
     careful_speed: ClassVar[tuple[float, float]] = (1e9, 1e9)
-    #: Specs worth a look on new data or a new machine; empty: that without parameters.
+    #: Specs worth a look on new data or a new machine, from coarse to fine; empty: that without parameters.
     typical: ClassVar[tuple[str, ...]] = ()
     #: Whether it codes differences to values that both ends know, their base.
     has_base: ClassVar[bool] = False

@@ -12,6 +12,7 @@ import pytest
 
 import compcoll
 from compcoll import FrameError, codec, codecs, decode, inspect
+from compcoll.cli.choose import Goal, ladders
 from compcoll.codecs import base, decoding, registry
 from compcoll.frame import HEADER_NBYTES
 
@@ -33,6 +34,13 @@ SPECS = [
     "int8:block=128",
 ]
 VALUES = np.sin(np.arange(1000) * 0.01).astype("f4")
+
+
+def test_every_codec_is_in_the_list():
+    ours = {
+        name for name in compcoll.codecs() if registry.codec_class(name).__module__.startswith("compcoll.")
+    }
+    assert {spec.partition(":")[0] for spec in SPECS} == ours - {"delta"}
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -188,6 +196,14 @@ def test_third_party_codec(third_party):
     into = np.ones_like(small)
     np.testing.assert_array_equal(decoding.decode_add(frame, into), small + 1)
     assert inspect(third_party.encode(-1 - small)).codec == "raw"
+
+
+def test_typical_specs_of_a_third_party_are_a_ladder(third_party, monkeypatch):
+    named = [ladder.specs for ladder in ladders(VALUES, 1.0, Goal(1e-3)) if ladder.label == "negated"]
+    monkeypatch.setattr(Negated, "typical", ("negated:k=1", "negated:k=2"))
+    monkeypatch.setattr(Negated, "__init__", lambda self, k=0: None)
+    several = [ladder.specs for ladder in ladders(VALUES, 1.0, Goal(1e-3)) if ladder.label == "negated"]
+    assert (named, several) == ([["negated"]], [["negated:k=1", "negated:k=2"]])
 
 
 @pytest.mark.parametrize("name", ["much_too_long", "zfp", "söp", ""])
