@@ -127,6 +127,7 @@ def test_all_parts_in_their_order(tmp_path, monkeypatch):
     assert status == 1 + 8
 
 
+@pytest.mark.exhaustive
 def test_parts_that_all_hang_end_in_time(tmp_path, monkeypatch):
     assert sum(gpu_check.SECONDS.values()) <= gpu_check.BUDGET == 200
     sleep = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(99)"]
