@@ -193,6 +193,7 @@ class Kind:
         on_end: Callable[[Known], object] = lambda known: None,
     ):
         self._is_large = nbytes >= LARGE_NBYTES
+        self._length, self._skip = LARGE_BLOCK if self._is_large else BLOCK
         self._coding, self._wire, self._on_end = coding, wire, on_end
         self.known = known
         self._pairs: list[_Pair] = []
@@ -243,18 +244,13 @@ class Kind:
 
     # -- blocks
 
-    @property
-    def _skip(self) -> int:
-        return (LARGE_BLOCK if self._is_large else BLOCK)[1]
-
-    @property
-    def _block(self) -> tuple[int, int]:
-        """Calls of a block of a pair, and those at its beginning that are not measured."""
-        n, skip = LARGE_BLOCK if self._is_large else BLOCK
-        return (LONGER * n if self._state is _State.TRIAL and self._was_let_pass else n), skip
-
     def _begin(self, compress: bool, n: int, skip: int = 0) -> None:
         self.compress, self.count = compress, Count(n, skip)
+
+    def _begin_block(self, compress: bool) -> None:
+        """Begin a block of a pair."""
+        is_longer = self._state is _State.TRIAL and self._was_let_pass
+        self._begin(compress, self._length * (LONGER if is_longer else 1), self._skip)
 
     def _begin_pairs(self, state: _State) -> None:
         self._state, self._pairs = state, []
@@ -265,12 +261,12 @@ class Kind:
         first = len(self._pairs) % 2 == 0
         self._pairs.append(_Pair())
         self._ways = [first, not first]
-        self._begin(first, *self._block)
+        self._begin_block(first)
 
     def _end_block(self, began: float, agree: Agree) -> None:
         self._pairs[-1].add(self._ways.pop(0), self.count, began)
         if self._ways:
-            self._begin(self._ways[0], *self._block)
+            self._begin_block(self._ways[0])
             return
         self._pairs[-1].agree(agree)
         is_over = self._judge() if self._state is _State.TRIAL else self._look()

@@ -236,7 +236,7 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
     const Type& type = arguments.decisive();
     about.element = type.element;
     if (!type.element || !type.known || (op.reduction >= 0 && !type.summable)) {
-      return !decline(call, "the datatype has several basic types, or one that no codec takes", error);
+      return !decline(call, unknown_type, error);
     }
   }
   const bool read_only = root_is_read_only;

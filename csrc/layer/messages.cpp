@@ -123,8 +123,7 @@ std::shared_ptr<const Stream> stream_of(const Message& m, const Buffer& buffer, 
   if (!comm.compresses() || is_buffered(m.name) || m.dest == library().proc_null || m.dest == comm.rank ||
       !buffer.nbytes || buffer.nbytes < comm.settings.min_nbytes)
     return nullptr;
-  const char* const unknown = "the datatype has several basic types, or one that no codec takes";
-  if (!buffer.element || !buffer.known) return decline(m, unknown, error), nullptr;
+  if (!buffer.element || !buffer.known) return decline(m, unknown_type, error), nullptr;
   if (itemsize(buffer.element) == 1)  // pickles, most of all
     return note(m, because("messages of single bytes go to MPI")), nullptr;
   const Name op = m.row().op;

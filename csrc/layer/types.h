@@ -23,6 +23,9 @@ struct Piece {
 // A piece so many times, `stride` bytes apart.
 Piece repeated(int64_t count, int64_t stride, const Piece& piece);
 
+// Why calls of a datatype without an element, or with bytes in unknown places, go to MPI.
+constexpr char unknown_type[] = "the datatype has several basic types, or one that no codec takes";
+
 // One entry of a datatype.
 struct Type {
   uint64_t id = 0;  // of no other, ever
