@@ -26,7 +26,8 @@
 // differences makes every error that of one rounding, and only carries p from block to block (dual quantisation:
 // Tian et al., cuSZ, PACT 2020).
 //
-// Magnitudes from 2^125 (2^509) on are not taken.
+// Arrays are not taken that have magnitudes from 2^125 (2^509) on, or none, but for zeros, that asks for the least
+// step.
 //
 // Rounding is to nearest even, or stochastic: up with a probability equal to the fraction that is cut off, by a
 // hash of seed, scale, block number and position.
@@ -143,6 +144,17 @@ CC_HD Scale<V, U> choose(const Rules<F>& rules, U most, U change) {
   return scale;
 }
 
+// Why an array is not taken, from the bits of its largest magnitude; 0 if it is. Where no value needs the least
+// step, all of them would have fewer bits than they are promised.
+template <class F>
+CC_HD int64_t refusal(const Rules<F>& rules, typename Form<F>::Word most) {
+  using Word = typename Form<F>::Word;
+  if (most >= Form<F>::infinity) return NONFINITE;
+  if (most >= Form<F>::refused) return UNREPRESENTABLE;
+  const Word step = bit_cast<Word>(multiply(bit_cast<F>(most), rules.per_value));
+  return most > 0 && step < Form<F>::lowest ? UNREPRESENTABLE : 0;
+}
+
 // Whether an encoder writes this scale.
 template <class F>
 CC_HD bool sound(uint32_t code) {
@@ -167,26 +179,28 @@ CC_HD V value_by_sum(U q) {
   return bit_cast<V>(((q + (1ull << 51)) & mantissa) | magic) - 0x1.8p52;
 }
 
-// Stochastic rounding of y, which is value j of its block, by a fraction of 23 or 32 bits.
+// Stochastic rounding of y: `whole` is the integer below it, and `random` a hash of 23 bits, or 32 of float64.
+template <class F, class V>
+CC_HD V round_by(V y, V whole, V random) {
+  constexpr F all = sizeof(F) == 4 ? F(0x1p23) : F(0x1p32);
+  return whole + (random + F(0.5) < (y - whole) * all ? V{} + F(1) : V{});
+}
+// That of value j of a block.
 template <class F>
 CC_HD F round_by_hash(F y, uint32_t key, uint32_t j) {
   const uint32_t hash = blockscale_mix(key + j * blockscale_golden);
 #ifdef __CUDACC_RTC__
-  F whole = floor(y);
+  const F whole = floor(y);
 #else
-  F whole = __builtin_floor(y);
+  const F whole = __builtin_floor(y);
 #endif
-  const F fraction = y - whole;
-  if (sizeof(F) == 4) whole += F(hash >> 9) + F(0.5) < fraction * F(0x1p23) ? 1 : 0;
-  else whole += F(hash) + F(0.5) < fraction * F(0x1p32) ? 1 : 0;
-  return whole;
+  return round_by<F, F>(y, whole, F(sizeof(F) == 4 ? hash >> 9 : hash));
 }
 
 // q to begin differences with, from what was before a block; of payloads that no encoder writes, something.
 template <class F>
 CC_HD F before_block(F p, F inverse) {
-  constexpr F top = Form<F>::top;
-  const F y = multiply(p < top && p > -top ? p : F(0), inverse);
+  const F y = multiply(p, inverse);
   return y > Form<F>::range ? Form<F>::range : y < -Form<F>::range ? -Form<F>::range : y;
 }
 

@@ -9,6 +9,10 @@
 namespace compcoll {
 namespace CC_LEVEL {
 namespace bfp {
+// csrc/cpu/bfp_decode.cpp
+int64_t decode(const Args* args, const void* payload, uint64_t nbytes, void* dst);
+int64_t decode_add(const Args* args, const void* payload, uint64_t nbytes, void* dst);
+
 namespace {
 
 // What stands behind the n values of a last tile.
@@ -34,36 +38,14 @@ inline void widen(const char* src, uint64_t n, F* x) {
   }
 }
 
-// A vector of values, which may round to float16's infinity, at value i of those at d.
-template <class T, bool adding, class V>
-inline void put(char* d, int i, V v) {
-  constexpr bool narrow = sizeof(T) < sizeof(v[0]);
-  d += i * (adding ? sizeof(v[0]) : sizeof(T));
-  if constexpr (std::is_same<T, Float16>::value) {
-    v = v > 65504.f ? V{} + 65504.f : v;
-    v = v < -65504.f ? V{} - 65504.f : v;
-  }
-  if constexpr (narrow) v = Real<T>::round_pair(v);
-  if constexpr (adding) store(d, load<V>(d) + v);
-  else if constexpr (narrow) Real<T>::store_pair(d, v);
-  else store(d, v);
-}
-// A block.
-template <class T, bool adding, class F>
-inline void put_block(char* d, const typename Form<F>::Word* q, F step) {
-  using S = typename Vectors<F>::S;
-  for (int i = 0; i < int(block); i += Vectors<F>::n) put<T, adding>(d, i, to_values(load<S>(q + i)) * step);
-}
-
-// Why an array is not taken, or 0.
+// The bits of the largest magnitude.
 template <class T, class F>
-inline int64_t refusal(const char* src, uint64_t n) {
-  using Signed = typename std::conditional<sizeof(T) == 2, int16_t, typename Form<F>::Signed>::type;
-  constexpr int narrower = 8 * (sizeof(F) - sizeof(T));
-  const auto most = typename Form<F>::Word(largest_word<Signed>(src, n));
-  if constexpr (std::is_same<T, Float16>::value) return most >= Real<T>::infinity ? NONFINITE : 0;
-  if (most >= Form<F>::infinity >> narrower) return NONFINITE;
-  return most >= Form<F>::refused >> narrower ? UNREPRESENTABLE : 0;
+inline typename Form<F>::Word largest_magnitude(const char* src, uint64_t n) {
+  using Bits = typename std::conditional<sizeof(T) == 2, int16_t, typename Form<F>::Signed>::type;
+  const Bits most = largest_word<Bits>(src, n);
+  F wide;
+  widen<T, F>(reinterpret_cast<const char*>(&most), 1, &wide);
+  return bit_cast<typename Form<F>::Word>(wide);
 }
 
 template <class F>
@@ -103,24 +85,28 @@ class Encoder {
     if (!rules_.valid) return UNSUPPORTED;
     if (layout_.nbytes > args_->capacity || layout_.nbytes > args_->nbytes()) return TOO_LARGE;
     if (values_ == src_)
-      if (const int64_t status = refusal<T, F>(src_, n_)) return status;
+      if (const int64_t status = refusal(rules_, largest_magnitude<T, F>(src_, n_))) return status;
     for (uint32_t i = 0; i < block; i++) inside_[i] = i < rules_.dim ? 0 : magnitude;
     if (layout_.blocks) memset(dst_ + layout_.codes_nbytes + layout_.scales_nbytes - sizeof(F), 0, sizeof(F));
     for (uint64_t t = 0; t < layout_.tiles; t += G) {
       const int count = int(layout_.tiles - t < uint64_t(G) ? layout_.tiles - t : G);
-      if (t + G >= layout_.tiles)
-        memset(tiles_.most, 0, sizeof tiles_.most), memset(tiles_.change, 0, sizeof tiles_.change);
-      for (int g = 0; g < count; g++) find(t + g, g);
+      const int blocks = blocks_of(t);  // the last tile has less, if there are others beside it
+      if (t + G >= layout_.tiles) {
+        memset(tiles_.most, 0, blocks * sizeof *tiles_.most);
+        memset(tiles_.change, 0, blocks * sizeof *tiles_.change);
+      }
+      for (int g = 0; g < count; g++) find(t + g, g, blocks);
       for (int g = count; g < G; g++) tiles_.x[g] = tiles_.x[0];
-      if (rules_.dim == 1) choose_steps<1>(t, count);
-      else if (rules_.dim == 2) choose_steps<2>(t, count);
-      else choose_steps<0>(t, count);
-      if (top_ >= Form<F>::infinity) return NONFINITE;
-      if (top_ >= Form<F>::refused) return UNREPRESENTABLE;
-      for (int g = 0; g < count; g++)
-        if (values_) code<true>(t + g, g);
-        else code<false>(t + g, g);
+      if (rules_.dim == 1) choose_steps<1>(t, count, blocks);
+      else if (rules_.dim == 2) choose_steps<2>(t, count, blocks);
+      else choose_steps<0>(t, count, blocks);
+      if (top_ >= Form<F>::refused) return refusal(rules_, top_);
+      for (int g = 0; g < count; g++) {
+        if (values_) rules_.stochastic ? code<true, true>(t + g, g) : code<true, false>(t + g, g);
+        else rules_.stochastic ? code<false, true>(t + g, g) : code<false, false>(t + g, g);
+      }
     }
+    if (const int64_t status = refusal(rules_, top_)) return status;
     const double rounding = sizeof(T) == sizeof(F) ? 0 : Real<T>::unit,
                  tiny = sizeof(T) == sizeof(F) ? 0 : Real<T>::tiny;
     args_->bound = bound(rules_, bit_cast<F>(top_step_), bit_cast<F>(top_), rounding, tiny);
@@ -128,16 +114,24 @@ class Encoder {
   }
 
  private:
-  // Largest magnitudes of a tile's blocks, and largest differences inside of them.
-  void find(uint64_t t, int g) {
+  int blocks_of(uint64_t t) const {
+    const uint64_t blocks = layout_.blocks - t * tile_blocks<F>;
+    return int(blocks < tile_blocks<F> ? blocks : tile_blocks<F>);
+  }
+
+  // Largest magnitudes of a tile's blocks, and largest differences inside of them. The steps of `most` are chosen.
+  void find(uint64_t t, int g, int most) {
     const uint64_t at = t * tile<F>, rest = n_ - at;
     const char* x = src_ + at * sizeof(T);
     const bool last = rest < tile<F>;
-    const int blocks = last ? int((rest + block - 1) / block) : int(tile_blocks<F>);
+    const int blocks = blocks_of(t);
     if (sizeof(T) < sizeof(F) || last || t == 0) {
       F* values = tiles_.staged[g] + max_dim;
       widen<T, F>(x, last ? rest : tile<F>, values);
-      if (last) fill_up(values, rest, tile<F>, rules_.dim);
+      if (last) {
+        fill_up(values, rest, blocks * block, rules_.dim);
+        memset(values + blocks * block, 0, (most - blocks) * block * sizeof(F));
+      }
       memset(tiles_.staged[g], 0, max_dim * sizeof(F));
       x = reinterpret_cast<const char*>(values);
     }
@@ -171,7 +165,7 @@ class Encoder {
 
   // The steps of all blocks, one after the other, each of several tiles.
   template <int D>
-  void choose_steps(uint64_t t, int count) {
+  void choose_steps(uint64_t t, int count, int blocks) {
     using A = typename X::Together;
     using UA = typename X::TogetherU;
     using SA = typename X::TogetherS;
@@ -184,7 +178,7 @@ class Encoder {
     };
     for (int j = 0; j < dim; j++) p[j] = gather(j);
     UA top = {}, top_step = {};
-    for (int b = 0; b < int(tile_blocks<F>); b++) {
+    for (int b = 0; b < blocks; b++) {
       SA v[G];
       memcpy(v, tiles_.most[b], sizeof v);
       const UA most = (UA)largest_lanes<SA, G>(v);
@@ -218,11 +212,11 @@ class Encoder {
     }
   }
 
-  template <bool giving>
+  template <bool giving, bool stochastic>
   void code(uint64_t t, int g) {
     const uint64_t rest = n_ - t * tile<F>;
     const bool last = rest < tile<F>;
-    const int blocks = last ? int((rest + block - 1) / block) : int(tile_blocks<F>);
+    const int blocks = blocks_of(t);
     uint8_t* scales = dst_ + layout_.codes_nbytes + t * tile_blocks<F> * 2;
     alignas(64) char some[tile<F> * sizeof(T)];
     char* values = giving && !last ? values_ + t * tile<F> * sizeof(T) : some;
@@ -230,62 +224,41 @@ class Encoder {
       const uint32_t code = tiles_.code[b][g];
       store(scales + 2 * b, uint16_t(code));
       char* into = values + b * block * sizeof(T);
-      if (code & 1 && !rules_.stochastic && rules_.dim <= 2) {
-        if (rules_.dim == 1) by_difference<1, giving>(g, b, into);
-        else by_difference<2, giving>(g, b, into);
-        continue;
+      if (!(code & 1)) {
+        code_block<0, giving, stochastic>(g, b, into);
+      } else if (rules_.dim == 1) {
+        code_block<1, giving, stochastic>(g, b, into);
+      } else if (rules_.dim == 2) {
+        code_block<2, giving, stochastic>(g, b, into);
+      } else {
+        code_block<0, giving, stochastic>(g, b, into);
+        Word* q = codes_ + b * block;
+        for (uint32_t i = block; i-- > rules_.dim;) q[i] -= q[i - rules_.dim];
+        for (uint32_t i = 0; i < rules_.dim; i++) q[i] -= Word(tiles_.before[b][i][g]);
       }
-      if (rules_.stochastic) by_hash(g, b);
-      else by_value(g, b);
-      if (giving) put_block<T, false>(into, codes_ + b * block, step_of<F>(code));
-      if (code & 1) differences(g, b);
     }
     if (giving && last) memcpy(values_ + t * tile<F> * sizeof(T), some, rest * sizeof(T));
-    uint8_t* to = dst_ + t * rules_.bits * row * sizeof(F);
-    if (!last) {
-      pack<U>(codes_, int(rules_.bits), reinterpret_cast<char*>(to));
-    } else {
-      memset(codes_ + blocks * block, 0, sizeof codes_ - blocks * block * sizeof(Word));
-      alignas(64) char words[tile<F> * sizeof(F)];
-      pack<U>(codes_, int(rules_.bits), words);
-      memcpy(to, words, Layout<F>::rows(blocks, rules_) * row * sizeof(F));
-    }
+    char* to = reinterpret_cast<char*>(dst_) + t * rules_.bits * row * sizeof(F);
+    pack<U>(codes_, int(rules_.bits), 2 * blocks, to);
   }
 
-  void by_value(int g, int b) {
+  // Values, or their differences to those D before.
+  template <int D, bool giving, bool stochastic>
+  CC_HD void code_block(int g, int b, char* into) {
     const F* x = reinterpret_cast<const F*>(tiles_.x[g]) + b * block;
-    const V inverse = V{} + tiles_.inverse[b][g];
-    for (int i = 0; i < int(block); i += n_lanes)
-      store(codes_ + b * block + i, to_integers(load<V>(x + i) * inverse));
-  }
-
-  template <int D, bool giving>
-  void by_difference(int g, int b, char* into) {
-    const F* x = reinterpret_cast<const F*>(tiles_.x[g]) + b * block;
-    const V inverse = V{} + tiles_.inverse[b][g];
+    const V inverse = tiles_.inverse[b][g] - V{};
     const F step = step_of<F>(tiles_.code[b][g]);
     S before = {};
     for (int j = 0; j < D; j++) before[n_lanes - D + j] = tiles_.before[b][j][g];
     for (int i = 0; i < int(block); i += n_lanes) {
-      const S q = to_integers(load<V>(x + i) * inverse);
-      store(codes_ + b * block + i, q - shifted<D>(before, q, all));
+      V y = load<V>(x + i) * inverse;
+      if (stochastic) y = round_by_hash<F>(y, tiles_.key[b][g], i, all);
+      const S q = to_integers(y);
+      if constexpr (D > 0) store(codes_ + b * block + i, q - shifted<D>(before, q, all));
+      else store(codes_ + b * block + i, q);
       if (giving) put<T, false>(into, i, to_values(q) * step);
       before = q;
     }
-  }
-
-  void by_hash(int g, int b) {
-    const char* x = tiles_.x[g] + b * block * sizeof(F);
-    for (uint32_t i = 0; i < block; i++) {
-      const F y = load<F>(x + i * sizeof(F)) * tiles_.inverse[b][g];
-      codes_[b * block + i] = Word(to_integers(round_by_hash<F>(y, tiles_.key[b][g], i)));
-    }
-  }
-
-  void differences(int g, int b) {
-    Word* q = codes_ + b * block;
-    for (uint32_t i = block; i-- > rules_.dim;) q[i] -= q[i - rules_.dim];
-    for (uint32_t i = 0; i < rules_.dim; i++) q[i] -= Word(tiles_.before[b][i][g]);
   }
 
   Args* args_;
@@ -313,120 +286,6 @@ struct Encode {
   }
 };
 
-template <class T, bool adding>
-class Decoder {
-  using F = typename Real<T>::real;
-  using X = Vectors<F>;
-  using V = typename X::V;
-  using S = typename X::S;
-  using U = typename X::U;
-  using Word = typename X::Word;
-  using Signed = typename X::Signed;
-  static constexpr int n_lanes = X::n, element = adding ? sizeof(F) : sizeof(T);
-  static constexpr auto all = std::make_integer_sequence<int, n_lanes>();
-
- public:
-  Decoder(const Args* args, const uint8_t* payload, char* dst, uint64_t n)
-      : payload_(payload), dst_(dst), n_(n), rules_(args->params), layout_(n, rules_) {}
-
-  int64_t run(uint64_t nbytes) {
-    if (!rules_.valid || nbytes != layout_.nbytes) return BAD_STREAM;
-    for (uint64_t t = 0; t < layout_.tiles; t++) {
-      const uint64_t at = t * tile<F>, rest = n_ - at;
-      char* d = dst_ + at * element;
-      const char* words = reinterpret_cast<const char*>(payload_) + t * rules_.bits * row * sizeof(F);
-      if (rest >= tile<F>) {
-        unpack<U>(words, int(rules_.bits), codes_);
-        if (!decode(t, tile_blocks<F>, d)) return BAD_STREAM;
-        continue;
-      }
-      alignas(64) char some[tile<F> * sizeof(F)];
-      alignas(64) char values[tile<F> * element];
-      const int blocks = int((rest + block - 1) / block);
-      memset(some, 0, sizeof some);
-      memcpy(some, words, Layout<F>::rows(blocks, rules_) * row * sizeof(F));
-      unpack<U>(some, int(rules_.bits), codes_);
-      memset(values, 0, sizeof values);
-      memcpy(values, d, rest * element);
-      if (!decode(t, blocks, values)) return BAD_STREAM;
-      memcpy(d, values, rest * element);
-    }
-    return 0;
-  }
-
- private:
-  bool decode(uint64_t t, int blocks, char* d) {
-    const uint8_t* scales = payload_ + layout_.codes_nbytes + t * tile_blocks<F> * 2;
-    const uint8_t* bases =
-        payload_ + layout_.codes_nbytes + layout_.scales_nbytes + t * rules_.dim * sizeof(F);
-    F before[max_dim];
-    memcpy(before, bases, rules_.dim * sizeof(F));
-    for (uint32_t j = 0; j < rules_.dim; j++)
-      if ((bit_cast<Word>(before[j]) & Word(-1) >> 1) >= Form<F>::refused) return false;
-    F step_before = 0;
-    for (int b = 0; b < blocks; b++, d += block * element) {
-      const uint32_t code = load<uint16_t>(scales + 2 * b);
-      if (!sound<F>(code)) return false;
-      const F step = step_of<F>(code);
-      Word* q = codes_ + b * block;
-      fetch_ahead<true>(d, block * element);
-      if (code & 1) {
-        Signed start[max_dim];
-        const F inverse = 1 / step;
-        for (uint32_t j = 0; j < rules_.dim; j++) {
-          F p = before[j];
-          if (b) p = to_values(Signed(q[int(j) - int(rules_.dim)])) * step_before;
-          start[j] = to_integers(before_block(p, inverse));
-        }
-        if (rules_.dim == 1) sum_and_deliver<1>(q, start, step, d);
-        else if (rules_.dim == 2) sum_and_deliver<2>(q, start, step, d);
-        else sum(q, start), put_block<T, adding>(d, q, step);
-      } else {
-        put_block<T, adding>(d, q, step);
-      }
-      step_before = step;
-    }
-    return true;
-  }
-
-  template <int D>
-  void sum_and_deliver(Word* q, const Signed* start, F step, char* d) {
-    U carry;
-    for (int i = 0; i < n_lanes; i++) carry[i] = Word(start[i % D]);
-    for (int i = 0; i < int(block); i += n_lanes) {
-      const U own = prefix<D>(load<U>(q + i), all), sum = own + carry;
-      carry += last<D>(own, all);
-      put<T, adding>(d, i, to_values((S)sum) * step);
-      if (i + n_lanes == int(block)) store(q + i, sum);
-    }
-  }
-
-  void sum(Word* q, const Signed* start) {
-    for (uint32_t i = 0; i < rules_.dim; i++) q[i] += Word(start[i]);
-    for (uint32_t i = rules_.dim; i < block; i++) q[i] += q[i - rules_.dim];
-  }
-
-  const uint8_t* payload_;
-  char* dst_;
-  const uint64_t n_;
-  const Rules<F> rules_;
-  const Layout<F> layout_;
-  alignas(64) Word codes_[tile<F>];
-};
-
-template <bool adding>
-struct Decode {
-  const Args* args;
-  const uint8_t* payload;
-  uint64_t nbytes;
-  char* dst;
-
-  template <class T>
-  int64_t run(uint64_t n) const {
-    return Decoder<T, adding>(args, payload, dst, n).run(nbytes);
-  }
-};
-
 int64_t reconstruct(Args* args, const void* src, void* dst, void* values) {
   return with_real(args, Encode{args, static_cast<const char*>(src), static_cast<uint8_t*>(dst),
                                 static_cast<char*>(values)});
@@ -434,18 +293,10 @@ int64_t reconstruct(Args* args, const void* src, void* dst, void* values) {
 
 int64_t encode(Args* args, const void* src, void* dst) { return reconstruct(args, src, dst, nullptr); }
 
-template <bool adding>
-int64_t decode(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
-  if (adding && !accumulates(args)) return UNSUPPORTED;
-  return with_real(
-      args, Decode<adding>{args, static_cast<const uint8_t*>(payload), nbytes, static_cast<char*>(dst)});
-}
-
 }  // namespace
 }  // namespace bfp
 
-extern const Codec bfp_codec = {"bfp",   bfp::encode,     bfp::decode<false>, bfp::decode<true>,
-                                nullptr, bfp::reconstruct};
+extern const Codec bfp_codec = {"bfp", bfp::encode, bfp::decode, bfp::decode_add, nullptr, bfp::reconstruct};
 
 }  // namespace CC_LEVEL
 }  // namespace compcoll

@@ -44,6 +44,38 @@ inline vec<int64_t, n> to_integers(V v) {
 }
 inline int64_t to_integers(double v) { return int64_t(nearest_by_sum<double, uint64_t>(v)); }
 
+// At most `range`, up and down; on the way from block to block, so that each instruction counts.
+#if defined(__AVX512DQ__)
+inline vec<float, 16> clamped(vec<float, 16> v, float range) {  // the lesser magnitude, with the sign of v
+  return (vec<float, 16>)_mm512_range_ps((__m512)v, _mm512_set1_ps(range), 2);
+}
+inline vec<double, 8> clamped(vec<double, 8> v, double range) {
+  return (vec<double, 8>)_mm512_range_pd((__m512d)v, _mm512_set1_pd(range), 2);
+}
+#elif defined(__AVX2__)
+inline vec<float, 8> clamped(vec<float, 8> v, float range) {
+  return (vec<float, 8>)_mm256_max_ps(_mm256_min_ps((__m256)v, _mm256_set1_ps(range)),
+                                      _mm256_set1_ps(-range));
+}
+inline vec<double, 4> clamped(vec<double, 4> v, double range) {
+  return (vec<double, 4>)_mm256_max_pd(_mm256_min_pd((__m256d)v, _mm256_set1_pd(range)),
+                                       _mm256_set1_pd(-range));
+}
+#elif defined(__SSE2__)
+inline vec<float, 4> clamped(vec<float, 4> v, float range) {
+  return (vec<float, 4>)_mm_max_ps(_mm_min_ps((__m128)v, _mm_set1_ps(range)), _mm_set1_ps(-range));
+}
+inline vec<double, 2> clamped(vec<double, 2> v, double range) {
+  return (vec<double, 2>)_mm_max_pd(_mm_min_pd((__m128d)v, _mm_set1_pd(range)), _mm_set1_pd(-range));
+}
+#else
+template <class V, class F>
+inline V clamped(V v, F range) {
+  v = v < range ? v : V{} + range;
+  return v > -range ? v : V{} - range;
+}
+#endif
+
 template <class S>
 inline auto to_values(S q) {
   using I = typename std::remove_reference<decltype(q[0])>::type;
@@ -69,20 +101,46 @@ struct Vectors {
   using TogetherS = vec<Signed, together>;
 };
 
-// The codes of a tile, bits(W) rows of 32, to N rows of words. Vectors of L lie side by side, some at a time.
+// A count to shift lanes by, hidden from the compiler, which else takes two instructions for it.
 template <class L>
-inline void pack(const typename lanes<L>::word* codes, int N, char* words) {
+inline L shift_count(int count) {
+  L v = L{} + typename lanes<L>::word(count);
+#if defined(__AVX2__)
+  __asm__("" : "+v"(v));
+#endif
+  return v;
+}
+
+// Stochastic rounding of values j, j + 1, ... of a block.
+template <class F, int... i>
+inline typename Vectors<F>::V round_by_hash(typename Vectors<F>::V y, uint32_t key, uint32_t j,
+                                            std::integer_sequence<int, i...>) {
+  using X = Vectors<F>;
+  const auto hash = blockscale_mix((vec<uint32_t, X::n>{uint32_t(i)...} + j) * blockscale_golden + key);
+  typename X::V random, whole = to_values(to_integers(y));
+  if constexpr (sizeof(F) == 4) random = to_values((typename X::S)(hash >> 9));
+  else random = value_by_sum<typename X::V, typename X::U>(__builtin_convertvector(hash, typename X::U));
+  whole = whole > y ? whole - F(1) : whole;
+  return round_by<F>(y, whole, random);
+}
+
+// Vectors of L that lie side by side in a row, of which some are packed and unpacked at a time.
+template <class L> constexpr int side_by_side = row / lanes<L>::n < 4 ? row / lanes<L>::n : 4;
+
+// Rows of codes, to words of N bits of each.
+template <class L>
+inline void pack(const typename lanes<L>::word* codes, int N, int rows, char* words) {
   using W = typename lanes<L>::word;
-  constexpr int bits = 8 * sizeof(W), n = lanes<L>::n, some = row / n < 4 ? row / n : 4;
+  constexpr int bits = 8 * sizeof(W), n = lanes<L>::n, some = side_by_side<L>;
   const L mask = L{} + W(W(-1) >> (bits - N));
   for (int i = 0; i < int(row); i += some * n) {
     char* to = words + i * sizeof(W);
     const W* from = codes + i;
     L word[some] = {};
     int at = 0;
-    for (int r = 0; r < bits; r++, from += row) {
+    for (int r = 0; r < rows; r++, from += row) {
       L code[some];
-      const L by = L{} + W(at);
+      const L by = shift_count<L>(at);
       for (int k = 0; k < some; k++) {
         code[k] = load<L>(from + k * n) & mask;
         word[k] |= code[k] << by;
@@ -90,47 +148,84 @@ inline void pack(const typename lanes<L>::word* codes, int N, char* words) {
       at += N;
       if (at < bits) continue;
       at -= bits;
-      const L rest = L{} + W(N - at - 1);
+      const L rest = shift_count<L>(N - at);
       for (int k = 0; k < some; k++) {
         store(to + k * sizeof(L), word[k]);
-        word[k] = code[k] >> rest >> 1;  // N - at may be all bits
+        word[k] = code[k] >> rest;
       }
       to += row * sizeof(W);
     }
+    if (at > 0)
+      for (int k = 0; k < some; k++) store(to + k * sizeof(L), word[k]);
   }
 }
 
 // And back.
 template <class L>
-inline void unpack(const char* words, int N, typename lanes<L>::word* codes) {
+inline void unpack(const char* words, int N, int rows, typename lanes<L>::word* codes) {
   using W = typename lanes<L>::word;
-  using S = vec<typename std::conditional<sizeof(W) == 8, int64_t, int32_t>::type, lanes<L>::n>;
-  constexpr int bits = 8 * sizeof(W), n = lanes<L>::n, some = row / n < 4 ? row / n : 4;
-  const L sign = L{} + (W(1) << (N - 1)), mask = L{} + W(W(-1) >> (bits - N)), spare = L{} + W(bits - N);
+  constexpr int bits = 8 * sizeof(W), n = lanes<L>::n, some = side_by_side<L>;
+  const L sign = L{} + (W(1) << (N - 1)), mask = L{} + W(W(-1) >> (bits - N));
   for (int i = 0; i < int(row); i += some * n) {
     const char* from = words + i * sizeof(W);
     W* to = codes + i;
     L word[some];
     for (int k = 0; k < some; k++) word[k] = load<L>(from + k * sizeof(L));
     int at = 0;
-    for (int r = 0; r < bits; r++, to += row) {
+    for (int r = 0; r < rows; r++, to += row) {
       L code[some];
-      const L by = L{} + W(at);
+      const L by = shift_count<L>(at);
       for (int k = 0; k < some; k++) code[k] = word[k] >> by;
       at += N;
-      if (at >= bits && r < bits - 1) {
+      if (at >= bits) {
         at -= bits;
-        from += row * sizeof(W);
-        const L rest = L{} + W(N - at - 1);
-        for (int k = 0; k < some; k++) {
-          word[k] = load<L>(from + k * sizeof(L));
-          code[k] |= word[k] << rest << 1;
+        if (at > 0 || r < rows - 1) {
+          from += row * sizeof(W);
+          const L rest = shift_count<L>(N - at);
+          for (int k = 0; k < some; k++) {
+            word[k] = load<L>(from + k * sizeof(L));
+            code[k] |= word[k] << rest;
+          }
+        }
+      }
+      for (int k = 0; k < some; k++) store(to + k * n, ((code[k] & mask) ^ sign) - sign);
+    }
+  }
+}
+
+// Codes of at most 10 bits, those of two rows in the halves of a word: a block's sums have 16 bits.
+constexpr uint32_t most_half_bits = 10;
+template <class L>
+inline void unpack_halves(const char* words, int N, int blocks, uint32_t* codes) {
+  constexpr int n = lanes<L>::n, some = side_by_side<L>;
+  using H = vec<uint16_t, 2 * n>;
+  const L low = L{} + 0xffff, mask = (L)(H{} + uint16_t((1 << N) - 1)),
+          sign = (L)(H{} + uint16_t(1 << (N - 1))), apart = shift_count<L>(16 - N);
+  for (int i = 0; i < int(row); i += some * n) {
+    const char* from = words + i * 4;
+    uint32_t* to = codes + i;
+    L word[some];
+    for (int k = 0; k < some; k++) word[k] = load<L>(from + k * sizeof(L));
+    int at = 0;
+    for (int b = 0; b < blocks; b++, to += row) {
+      L two[some];
+      const L by = shift_count<L>(at);
+      for (int k = 0; k < some; k++) two[k] = word[k] >> by;
+      at += 2 * N;
+      if (at >= 32) {
+        at -= 32;
+        if (at > 0 || b < blocks - 1) {
+          from += row * 4;
+          const L rest = shift_count<L>(2 * N - at);
+          for (int k = 0; k < some; k++) {
+            word[k] = load<L>(from + k * sizeof(L));
+            two[k] |= word[k] << rest;
+          }
         }
       }
       for (int k = 0; k < some; k++) {
-        if (sizeof(W) == 4 || vector_nbytes == 64) code[k] = (L)((S)(code[k] << spare) >> (S)spare);
-        else code[k] = ((code[k] & mask) ^ sign) - sign;  // for want of an arithmetic shift
-        store(to + k * n, code[k]);
+        const L both = (two[k] & low) | (two[k] << apart & ~low);
+        store(to + k * n, (H)((both & mask) ^ sign) - (H)sign);
       }
     }
   }
@@ -142,23 +237,32 @@ inline S shifted(S a, S b, std::integer_sequence<int, i...>) {
   constexpr int n = sizeof...(i);
   return __builtin_shuffle(a, b, S{(n - D + i)...});
 }
-// Each lane plus those D, 2 D, ... before it.
+// The lanes D further up, behind zeros.
 template <int D, class S, int... i>
+inline S moved_up(S v, std::integer_sequence<int, i...> all) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(S) == 64 && sizeof...(i) == 16)
+    return (S)_mm512_alignr_epi32((__m512i)v, _mm512_setzero_si512(), 16 - D);
+#endif
+  return shifted<D>(S{}, v, all);
+}
+// Each lane plus those D, 2 D, ... before it; A are the numbers that are added, lanes of S or halves of them.
+template <int D, class A, class S, int... i>
 inline S prefix(S v, std::integer_sequence<int, i...> all) {
   constexpr int n = sizeof...(i);
 #if defined(__AVX2__)
   if constexpr (sizeof(S) == 32) {  // lanes of 16 bytes first, each of which shifts in one instruction
     constexpr int nbytes = 32 / n * D;
     __m256i w = (__m256i)v;
-    if constexpr (nbytes <= 4) w = (__m256i)((S)w + (S)_mm256_slli_si256(w, 4));
-    if constexpr (nbytes <= 8) w = (__m256i)((S)w + (S)_mm256_slli_si256(w, 8));
+    if constexpr (nbytes <= 4) w = (__m256i)((A)w + (A)_mm256_slli_si256(w, 4));
+    if constexpr (nbytes <= 8) w = (__m256i)((A)w + (A)_mm256_slli_si256(w, 8));
     __m256i low = _mm256_permute2x128_si256(w, w, 8);
     if constexpr (nbytes == 4) low = _mm256_shuffle_epi32(low, 0xff);
     if constexpr (nbytes == 8) low = _mm256_shuffle_epi32(low, 0xee);
-    return (S)w + (S)low;
+    return (S)((A)w + (A)low);
   }
 #endif
-  if constexpr (D < n) return prefix<2 * D>(v + shifted<D>(S{}, v, all), all);
+  if constexpr (D < n) return prefix<2 * D, A>((S)((A)v + (A)moved_up<D>(v, all)), all);
   else return v;
 }
 // The last D lanes, again and again.
@@ -189,6 +293,27 @@ inline S largest_lanes(const S* v) {
     for (int i = 0; i < half; i++) next[i] = merge<half>(v[i], v[i + half], all);
     return largest_lanes<S, n, half / 2>(next);
   }
+}
+
+// A vector of values, which may round to float16's infinity, at value i of those at d.
+template <class T, bool adding, class V>
+inline void put(char* d, int i, V v) {
+  constexpr bool narrow = sizeof(T) < sizeof(v[0]);
+  d += i * (adding ? sizeof(v[0]) : sizeof(T));
+  if constexpr (std::is_same<T, Float16>::value) {
+    v = v > 65504.f ? V{} + 65504.f : v;
+    v = v < -65504.f ? V{} - 65504.f : v;
+  }
+  if constexpr (narrow) v = Real<T>::round_pair(v);
+  if constexpr (adding) store(d, load<V>(d) + v);
+  else if constexpr (narrow) Real<T>::store_pair(d, v);
+  else store(d, v);
+}
+// A block.
+template <class T, bool adding, class F>
+inline void put_block(char* d, const typename Form<F>::Word* q, F step) {
+  using S = typename Vectors<F>::S;
+  for (int i = 0; i < int(block); i += Vectors<F>::n) put<T, adding>(d, i, to_values(load<S>(q + i)) * step);
 }
 
 }  // namespace bfp

@@ -166,11 +166,11 @@ CC_HD void bfp_encode(const Job& job) {
   complete(job, [&] {
     Result& result = *job.result;
     const Word most = Word(result.extent[0]), step = Word(result.extent[1]);
-    result.nbytes = !rules.valid                     ? int64_t(UNSUPPORTED)
-                    : !fits                          ? int64_t(TOO_LARGE)
-                    : most >= bfp::Form<F>::infinity ? int64_t(NONFINITE)
-                    : most >= bfp::Form<F>::refused  ? int64_t(UNREPRESENTABLE)
-                                                     : int64_t(layout.nbytes);
+    const int64_t refused = bfp::refusal(rules, most);
+    result.nbytes = !rules.valid ? int64_t(UNSUPPORTED)
+                    : !fits      ? int64_t(TOO_LARGE)
+                    : refused    ? refused
+                                 : int64_t(layout.nbytes);
     constexpr bool narrow = sizeof(typename T::Stored) == 2;
     result.bound = bfp::bound(rules, T::widen(bit_cast<F>(step)), T::widen(bit_cast<F>(most)),
                               narrow ? T::unit : 0, narrow ? T::tiny : 0);
