@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "../accumulate.h"
+#include "past_cache.h"
 #include "table.h"
 
 namespace compcoll {
@@ -17,7 +18,12 @@ static int64_t encode(Args* args, const void* src, void* dst) {
 
 static int64_t decode(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
   if (nbytes != args->nbytes()) return BAD_STREAM;
-  if (nbytes) memcpy(dst, payload, nbytes);
+  if (args->past_cache) {
+    copy_past_cache(static_cast<char*>(dst), static_cast<const char*>(payload), nbytes);
+    written_past_cache();
+  } else if (nbytes) {
+    memcpy(dst, payload, nbytes);
+  }
   return 0;
 }
 

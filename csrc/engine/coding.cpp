@@ -22,8 +22,8 @@ uint32_t wide(uint32_t dtype) { return dtype == FLOAT16 || dtype == BFLOAT16 ? u
 
 Args args_of(const Header& h, uint32_t acc_dtype) {
   uint32_t ndim = h.ndim ? h.ndim : 1;
-  return {h.dtype, ndim,   {h.shape[0], h.shape[1], h.shape[2]}, {h.params[0], h.params[1]}, 0, acc_dtype,
-          0,       nullptr};
+  return {h.dtype, ndim, {h.shape[0], h.shape[1], h.shape[2]}, {h.params[0], h.params[1]}, 0, acc_dtype, 0,
+          nullptr, false};
 }
 
 Args args_of(const Span& block, const uint64_t* params, uint64_t capacity) {
@@ -34,7 +34,8 @@ Args args_of(const Span& block, const uint64_t* params, uint64_t capacity) {
           capacity,
           0,
           0,
-          nullptr};
+          nullptr,
+          false};
 }
 
 bool is_delta(const uint64_t codec) {
@@ -233,6 +234,7 @@ Error Coder::decode_payload(const Frame& frame, Span into, bool adding, Base* ba
   const uint8_t* payload;
   if (Error error = verify(frame, &payload)) return error;
   Args args = args_of(h, into.dtype);
+  args.past_cache = into.past_cache;
   if (is_delta(h.codec)) {
     if (!base || base->values.size() != h.nbytes() || !base->is_named(h.params[1]))
       return error_of(Problem::BASE, frame);
@@ -305,7 +307,10 @@ Error Coder::add(const Frame& frame, const Frame& other, Span like, Frame* sum) 
 double Coder::copy(Span block, Span into) {
   if (block.data == into.data) return 0;
   if (block.dtype == into.dtype) {
-    memcpy(into.data, block.data, block.nbytes());
+    const uint64_t none[2] = {0, 0};
+    Args args = args_of(block, none, 0);
+    args.past_cache = into.past_cache;
+    find(packed_name("raw"))->decode(&args, block.data, block.nbytes(), into.data);
     return 0;
   }
   level_.convert(block.dtype, into.dtype, block.data, into.data, block.n);

@@ -95,6 +95,7 @@ struct Span {
   uint64_t plane = 0, row = 0;
   const Layout* layout = nullptr;
   uint64_t first = 0;
+  bool past_cache = false;  // whether it is written once, and too large to be in the cache afterwards
 
   uint64_t nbytes() const { return n * itemsize(dtype); }
   uint32_t ndim() const { return !row ? 1 : plane == row ? 2 : 3; }

@@ -16,6 +16,7 @@ class Dense {
     span_.data = in_one_piece(*block.layout, block.data, block.first, block.first + block.nbytes());
     if (span_.data) return;
     span_.data = copy_ = pool.get(block.nbytes());
+    span_.past_cache = false;
     if (reads) gather(*block.layout, block.data, block.first, block.first + block.nbytes(), copy_);
   }
   ~Dense() {

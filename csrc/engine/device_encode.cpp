@@ -224,7 +224,7 @@ void DeviceWork::choose(Machine* machine) {
   const LosslessSample sample = sample_of(block);
   const uint64_t n = sample.nbytes() / itemsize(block.dtype);
   const uint64_t row = block.ndim() > 1 ? block.dim(block.ndim() - 1) : 0;
-  Args args = {block.dtype, 1, {n, 1, 1}, {1, row}, 0, 0, 0, nullptr};
+  Args args = {block.dtype, 1, {n, 1, 1}, {1, row}, 0, 0, 0, nullptr, false};
   uint8_t nothing;
   coder.level().codecs[coder.index_of(lossless)]->encode(
       &args, machine->launch->staged[0] + machine->job * sample_nbytes, &nothing);

@@ -18,6 +18,8 @@ constexpr double poll_seconds = 4e-6;
 constexpr double device_seconds = 1e-5;
 // For how long a run that is announced encodes before the caller goes on.
 constexpr double announcing = 5e-4;
+// Results of so many bytes and more are written past the cache.
+constexpr uint64_t past_cache_nbytes = 4 << 20;
 
 bool is_message(const Op& op) { return op.kind == SEND || op.kind == RECV; }
 
@@ -281,7 +283,9 @@ Error Run::perform(const Op& op) {
     case DECODE_ADD: return decode(op);
     case WRITE_DECODED: return write_decoded(op);
     default:  // COPY, ROUND
-      errors_[op.into] = error_of(op.block) + copy(span(op.block), span(op.into));
+      Span into = span(op.into);
+      into.past_cache = is_past_cache(op.into);
+      errors_[op.into] = error_of(op.block) + copy(span(op.block), into);
       return error;
   }
 }
@@ -309,7 +313,9 @@ Error Run::encode(const Op& op) {
 Error Run::decode(const Op& op) {
   const Frame& frame = frames_[op.frame];
   const bool adds = op.kind == DECODE_ADD;
-  const Dense block(pool_, span(adds ? schedule_->blocks[op.block] : place(op.block, frame)), adds);
+  Span into = span(adds ? schedule_->blocks[op.block] : place(op.block, frame));
+  into.past_cache = !adds && is_past_cache(op.block);
+  const Dense block(pool_, into, adds);
   Error error = adds ? coder_.decode_add(frame, block.span(), &errors_[op.block])
                      : coder_.decode(frame, block.span(), base_of(op));
   if (!adds) errors_[op.block] = frame.bound();
@@ -349,6 +355,11 @@ double Run::copy(const Span& block, const Span& into) {
   const double error = coder_.copy(from.span(), to.span());
   to.store();
   return error;
+}
+
+bool Run::is_past_cache(int32_t block) const {
+  return schedule_->final_blocks[block] &&
+         schedule_->final_elements * itemsize(coding_.dtype) >= past_cache_nbytes;
 }
 
 Base* Run::base_of(const Op& op) {

@@ -57,6 +57,9 @@ struct Schedule {
   std::vector<bool> near;  // frames that are sent to ranks of the same node
   uint64_t coded;  // elements that are encoded or decoded
   int32_t terms;  // ranks whose values are added; 0 where none are
+  // Blocks of the caller's that one operation writes and no other one reads, and how many elements they have.
+  std::vector<bool> final_blocks;
+  uint64_t final_elements;
   // Of each block of scratch memory that is read: others that are written, of which it has a part.
   std::vector<std::vector<int32_t>> sources;
 
@@ -76,7 +79,23 @@ struct Schedule {
         if (block != NONE && blocks[block].buffer >= n_buffers)
           scratch_users[blocks[block].buffer - n_buffers]++;
     }
+    find_final();
     find_sources();
+  }
+
+  void find_final() {
+    std::vector<int32_t> users(blocks.size());
+    for (const Op& op : ops)
+      for (int32_t block : {op.block, op.into})
+        if (block != NONE && op.kind != RECV) users[block]++;
+    final_blocks.assign(blocks.size(), false);
+    final_elements = 0;
+    for (const Op& op : ops) {
+      const int32_t block = op.kind == DECODE ? op.block : op.kind == COPY ? op.into : NONE;
+      if (block == NONE || users[block] > 1 || blocks[block].buffer >= n_buffers) continue;
+      final_blocks[block] = true;
+      final_elements += uint64_t(blocks[block].n);
+    }
   }
 
   void find_sources() {
