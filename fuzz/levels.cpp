@@ -47,10 +47,18 @@ static int64_t compare_levels(const Header& h, uint64_t nbytes, uint8_t* result,
 }
 
 static int64_t decode_only(const Header& h, int codec, const Args& args, const Buffer& in, uint8_t* result) {
-  auto run = [&](const Level* level, const Buffer& dst) {
-    return level->codecs[codec]->decode(&args, in.data(), in.nbytes(), dst.data());
-  };
   auto equal = [](const Buffer& a, const Buffer& b) { return !memcmp(a.data(), b.data(), a.nbytes()); };
+  auto run = [&](const Level* level, const Buffer& dst) {
+    const Codec* kernels = level->codecs[codec];
+    const int64_t status = kernels->decode(&args, in.data(), in.nbytes(), dst.data());
+    Args past = args;
+    past.past_cache = true;
+    const Buffer other(args.nbytes(), h.flags & BYTE_OFFSET);
+    require(kernels->decode(&past, in.data(), in.nbytes(), other.data()) == status,
+            "decoders answer the same past the cache");
+    if (!status && !dst.huge()) require(equal(dst, other), "decoders give the same past the cache");
+    return status;
+  };
   return compare_levels(h, args.nbytes(), result, run, equal);
 }
 
