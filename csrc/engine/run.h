@@ -115,7 +115,7 @@ class Run : public Task {
   Base* base_of(const Op& op);
   Span span(const BlockRef& block);
   Span span(int32_t block) { return span(schedule_->blocks[block]); }
-  uint32_t dtype_of(const BlockRef& block) const { return block.wide ? coding_.wide_dtype() : coding_.dtype; }
+  uint32_t dtype_of(const BlockRef& block) const { return block.wide ? wide(coding_.dtype) : coding_.dtype; }
   BlockRef place(int32_t block, const Frame& frame) const;
   double error_of(int32_t block) const;
   void note_bound(int32_t block);
