@@ -20,9 +20,8 @@ from benchmarks import kernel_jobs
 from benchmarks.gpu_check import SPECS, TYPES
 from benchmarks.gpu_machine import FAKE, Machine, open_machine
 from benchmarks.kernel_jobs import CHECKSUM, Batch, Block, problem
-from compcoll import codec, frame
+from compcoll import codec, decode, frame
 from compcoll.codecs.base import SLACK
-from compcoll.codecs.decoding import decode_into
 from compcoll.core import dtypes
 from compcoll.devices import kernels
 
@@ -135,7 +134,7 @@ class Pair:
         made = self._run(lambda queue: self.decode(queue, out.address), ctas)
         if why := problem(self.info, made.results[0]):
             return {"why": why}
-        decode_into(self.host, self.info, expected)
+        decode(self.host, expected)
         found, bytes_ = self.device.fetch(out), expected.view(np.uint8)
         return (
             {}

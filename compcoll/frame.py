@@ -1,4 +1,4 @@
-"""Frames: the bytes on the wire. A header of 80 bytes, then the payload.
+"""Frames: the bytes on the wire. A header of 80 bytes (csrc/engine/frame.cpp), then the payload.
 
 All fields are little-endian.
 
@@ -26,26 +26,19 @@ A frame is never larger than the raw array plus its header: what does not shrink
 from __future__ import annotations
 
 import math
-import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from compcoll.core import _cpu, dtypes
-from compcoll.core.errors import FrameError
+from compcoll.core import _cpu
 
-__all__ = ["HEADER_NBYTES", "SLACK", "FrameInfo", "header_bytes", "inspect", "pack_header", "verify"]
+__all__ = ["HEADER_NBYTES", "SLACK", "FrameInfo", "as_bytes", "header_bytes", "inspect", "pack_header"]
 
-MAGIC = b"CCF1"
 VERSION = 1
-CHECKSUM = 1
-FALLBACK = 2
-_HEADER = struct.Struct("<4sBBBB8sQQQQQQdII")
-HEADER_NBYTES = _HEADER.size
+HEADER_NBYTES = 80
 #: Room behind the raw size in an encoder's output, for streams that end past it and are then dropped.
 SLACK = 64
-MAX_NBYTES = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,28 +101,14 @@ def pack_header(frame: np.ndarray, info: FrameInfo) -> None:
     info : FrameInfo
         With ``checksum`` None for a payload without one.
     """
-    if info.checksum is not None:
-        info = replace(info, checksum=_cpu.checksum(frame[HEADER_NBYTES : info.frame_nbytes]))
-    frame[:HEADER_NBYTES] = np.frombuffer(header_bytes(info), np.uint8)
-    frame[76:80].view("<u4")[0] = _cpu.checksum(frame[:76])
+    _cpu.write_header(info, frame)
 
 
 def header_bytes(info: FrameInfo) -> bytes:
     """A header without its own checksum."""
-    return _HEADER.pack(
-        MAGIC,
-        VERSION,
-        (0 if info.checksum is None else CHECKSUM) | (FALLBACK if info.fallback else 0),
-        dtypes.code_of(info.dtype),
-        len(info.shape),
-        info.codec.encode("ascii"),
-        *info.params,
-        *(*info.shape, 1, 1, 1)[:3],
-        info.payload_nbytes,
-        info.bound,
-        info.checksum or 0,
-        0,
-    )
+    header = np.empty(HEADER_NBYTES, np.uint8)
+    _cpu.write_header(info, header, complete=False)
+    return header.tobytes()
 
 
 def inspect(frame, available: int | None = None) -> FrameInfo:
@@ -151,45 +130,7 @@ def inspect(frame, available: int | None = None) -> FrameInfo:
     FrameError
         Where the header is damaged or the frame is shorter than it says. The payload is not looked at.
     """
-    data = as_bytes(frame)
-    if data.size < HEADER_NBYTES:
-        raise FrameError(f"{data.size} bytes are no frame: its header alone has {HEADER_NBYTES}")
-    magic, version, flags, code, ndim, name, p0, p1, *rest = _HEADER.unpack_from(data.data)
-    *dims, payload_nbytes, bound, checksum, own = rest
-    if magic != MAGIC:
-        raise FrameError(f"magic bytes are {magic!r}, not {MAGIC!r}")
-    if own != _cpu.checksum(data[:76]):
-        raise FrameError("the header's checksum does not match: the header is damaged")
-    if version != VERSION:
-        raise FrameError(f"frame version {version} is not {VERSION}, the one that this release reads")
-    try:
-        dtype, codec = dtypes.dtype_of(code), name.rstrip(b"\0").decode("ascii")
-    except (KeyError, UnicodeDecodeError) as error:
-        raise FrameError(f"unknown dtype or codec in the header: {error}") from None
-    if ndim > 3 or any(d != 1 for d in dims[ndim:]):
-        raise FrameError(f"{ndim} dimensions {dims} are not at most 3")
-    # With 1 in place of 0: array libraries form this product too.
-    if math.prod(max(d, 1) for d in dims) * dtype.itemsize > MAX_NBYTES:
-        raise FrameError(f"{dims} {dtype} in bytes are more than {MAX_NBYTES}")
-    shape, fallback = tuple(dims[:ndim]), bool(flags & FALLBACK)
-    known = checksum if flags & CHECKSUM else None
-    info = FrameInfo(codec, dtype, shape, (p0, p1), payload_nbytes, bound, fallback, known)
-    if payload_nbytes > info.nbytes:
-        raise FrameError(f"payload of {payload_nbytes} bytes is larger than the array's {info.nbytes}")
-    available = data.size if available is None else available
-    if available < info.frame_nbytes:
-        raise FrameError(f"truncated: {available} of {info.frame_nbytes} bytes")
-    if not bound >= 0 and not math.isnan(bound):
-        raise FrameError(f"error bound {bound} is negative")
-    return info
-
-
-def verify(frame: np.ndarray, info: FrameInfo) -> np.ndarray:
-    """Compare a payload's checksum; the payload, or FrameError where it differs."""
-    payload = frame[HEADER_NBYTES : info.frame_nbytes]
-    if info.checksum is not None and _cpu.checksum(payload) != info.checksum:
-        raise FrameError(f"the payload's checksum is not {info.checksum:#010x}: the payload is damaged")
-    return payload
+    return FrameInfo(*_cpu.read_header(as_bytes(frame), available))
 
 
 def as_bytes(data) -> np.ndarray:

@@ -4,7 +4,7 @@
 
 namespace compcoll {
 
-// Ordinals of the codecs, which compcoll/codecs/lossless.py names.
+// Ordinals of the codecs.
 enum LosslessChoice : uint64_t { CHOSE_RAW, CHOSE_MPC, CHOSE_FLOAT };
 
 constexpr uint32_t sample_nbytes = 32768;  // one chunk of `float`, eight or four blocks of `mpc`

@@ -2,13 +2,13 @@
 
 registry.py     codecs by name, of other packages too
 base.py         the class of all codecs: parameters, payloads, and `encode`
-decoding.py     `decode` and `decode_add`, on the host (host.py) and on GPUs (gpu.py)
+decoding.py     `decode` and `decode_add`, on the host and on GPUs (gpu.py)
 raw, lossless, mpc, float, delta, zfp, szp, bfp, int8, int4, fp8
                 one codec each; blockscale.py, shapes.py and options.py are of several
 views.py        arrays that frames do not hold, as some that they do
 
-Programs call `compcoll.codec(spec).encode` and `compcoll.decode`; the engine takes `Codec.attempts` and
-`Codec.table_entry`, and codes in C++. Imports go one way: a codec, base, decoding, gpu, host, registry.
+Programs call `compcoll.codec(spec).encode` and `compcoll.decode`. These and the engine take `Codec.coding`,
+whose attempts csrc/engine/coding.cpp makes. Imports go one way: a codec, base, decoding, gpu, registry.
 """
 
 from compcoll.codecs.base import Codec

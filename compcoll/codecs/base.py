@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from compcoll.codecs import decoding, gpu, host
+from compcoll.codecs import decoding, gpu
 from compcoll.codecs.registry import codec as make_codec
+from compcoll.codecs.registry import decode_other
 from compcoll.core import _cpu, dtypes
 from compcoll.devices import arrays
-from compcoll.frame import HEADER_NBYTES, SLACK, FrameInfo, pack_header
+from compcoll.frame import HEADER_NBYTES, SLACK, FrameInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["SLACK", "Codec"]
 
@@ -128,20 +134,6 @@ class Codec:
         """
         return _cpu.encode(*self._arguments(src), src.reshape(-1).view(np.uint8), dst)
 
-    def reconstruct_payload(
-        self, src: np.ndarray, dst: np.ndarray, values: np.ndarray
-    ) -> tuple[int, float, tuple[int, int]] | None:
-        """Encode like `encode_payload`, and write the decoded values to ``values``, an array like ``src``.
-
-        ``values`` is ``src``, which is unchanged where a status is returned, or apart from it. None where
-        there is no such kernel.
-        """
-        if not _cpu.can_reconstruct(self._index):
-            return None
-        flat, own = (array.reshape(-1).view(np.uint8) for array in (src, values))
-        result = _cpu.reconstruct(*self._arguments(src), flat, dst, own)
-        return None if result[0] == _cpu.UNSUPPORTED else result
-
     def decode_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int:
         """Decode a payload, whose bytes may be any.
 
@@ -160,13 +152,6 @@ class Codec:
             0, or a negative status of ``compcoll.core._cpu``.
         """
         return _cpu.decode(*self._header(info), payload, dst.reshape(-1).view(np.uint8))
-
-    def decode_add_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int | None:
-        """Add the decoded values to ``dst``; None where there is no fused kernel."""
-        if self._index < 0:
-            return None
-        flat, code = dst.reshape(-1).view(np.uint8), dtypes.code_of(dst.dtype)
-        return _cpu.decode_add(*self._header(info), payload, flat, code)
 
     def _arguments(self, src: np.ndarray) -> tuple:
         """The first arguments of functions of ``_cpu`` that encode an array."""
@@ -207,52 +192,15 @@ class Codec:
         ValueError
             For more than 3 dimensions, or an ``out`` that is too small.
         """
-        if gpu.takes(array):
-            return gpu.encode(self, array, out, carried, checksum)
-        src = arrays.to_host(array)
-        if src.ndim > 3:
-            raise ValueError(f"an array of {src.ndim} dimensions: at most 3 are supported; reshape it")
-        dtypes.code_of(src.dtype)
-        need = HEADER_NBYTES + src.nbytes + SLACK
-        if out is None:
-            out = np.empty(need, np.uint8)
-        elif out.nbytes < need:
-            raise ValueError(f"out has {out.nbytes} bytes, and encoding needs {need}")
-        return self.encode_into(src, out, carried, checksum)
-
-    def encode_into(self, src: np.ndarray, out: np.ndarray, carried=0.0, checksum=True) -> np.ndarray:
-        """Encode contiguous host memory without checks; a view of ``out``."""
-        return self.reconstruct_into(src, out, None, carried, checksum)[0]
-
-    def reconstruct_into(
-        self, src: np.ndarray, out: np.ndarray, values: np.ndarray | None, carried=0.0, checksum=True
-    ) -> tuple[np.ndarray, bool]:
-        """Encode, and say whether ``values`` hold what the frame decodes to.
-
-        They do where the codec gives them on the way; else they are undefined. They may be ``src``, which is
-        unchanged if they do not.
-        """
-        fallback = False
-        readonly = src.view()
-        readonly.flags.writeable = False
-        codecs = (one for attempt in self.attempts(src.dtype) for one in attempt.chosen(src))
-        for codec in codecs:
-            result = None
-            if values is not None:
-                # A payload larger than the array would be dropped, when the array is overwritten already.
-                room = out[HEADER_NBYTES : HEADER_NBYTES + src.nbytes]
-                result = codec.reconstruct_payload(src, room, values)
-            known = result is not None
-            nbytes, bound, params = result or codec.encode_payload(readonly, out[HEADER_NBYTES:])
-            if (nbytes < 0 and nbytes not in host.STATUS) or nbytes > out.nbytes - HEADER_NBYTES:
-                raise host.status_error(codec.name, "encode_payload", nbytes, "a size within dst")
-            if 0 <= nbytes <= src.nbytes:
-                break
-            fallback = fallback or (nbytes in (_cpu.NONFINITE, _cpu.UNREPRESENTABLE) and not self.lossless)
-        wanted = 0 if checksum else None
-        info = FrameInfo(codec.name, src.dtype, src.shape, params, nbytes, bound + carried, fallback, wanted)
-        pack_header(out, info)
-        return out[: info.frame_nbytes], known
+        if not isinstance(array, np.ndarray):
+            if gpu.takes(array):
+                return gpu.encode(self, array, out, carried, checksum)
+            array = arrays.to_host(array)
+        dtype = array.dtype
+        coding = self._codings.get(dtype)
+        if coding is None:
+            coding = self._codings[dtype] = self.coding(dtype)
+        return coding.encode(array, out, carried, checksum)
 
     def takes(self, dtype: np.dtype) -> bool:
         """Whether it codes arrays of a dtype; others go lossless."""
@@ -263,10 +211,6 @@ class Codec:
         last = make_codec("raw" if self.lossless else "lossless")
         return (self, last) if self.takes(dtype) else (last,)
 
-    def chosen(self, src: np.ndarray) -> tuple[Codec, ...]:
-        """List the codecs to try in its place for an array."""
-        return (self,)
-
     def table_entry(self, dtype: np.dtype) -> tuple[int, list[tuple[int, int]]]:
         """Get its place in the table of csrc/abi.h, and parameters for blocks of 1 to 3 dimensions."""
         if self._index < 0 or type(self).encode_payload is not Codec.encode_payload:
@@ -274,6 +218,20 @@ class Codec:
         if self.chooses:
             return self.CHOOSE, [(0, 0)] * 3
         return self._index, [self.params(dtype, (1,) * ndim) for ndim in (1, 2, 3)]
+
+    def coding(
+        self, dtype: np.dtype, guard: Callable[[], AbstractContextManager] = nullcontext
+    ) -> _cpu.Coding:
+        """Make its attempts in C++; codecs without kernels are called within a ``guard``."""
+        dtypes.code_of(dtype)
+        return _cpu.Coding(dtype, self.lossless, self.attempts(dtype), decode_other, guard)
+
+    @cached_property
+    def _codings(self) -> dict[np.dtype, _cpu.Coding]:
+        return {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {key: value for key, value in self.__dict__.items() if key != "_codings"}
 
     def decode(self, frame, out=None):
         """Decompress a frame of any codec: its header says which. See `compcoll.decode`."""

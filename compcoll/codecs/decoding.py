@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from compcoll.codecs import gpu
-from compcoll.codecs.host import NO_BASE, STATUS, accumulator_dtype, add_into, decode_into, output
-from compcoll.devices import arrays
-from compcoll.frame import as_bytes, inspect
+import numpy as np
 
-__all__ = ["NO_BASE", "STATUS", "accumulator_dtype", "decode", "decode_add", "decode_into"]
+from compcoll.codecs import gpu
+from compcoll.codecs.registry import DECODER
+from compcoll.core import dtypes
+from compcoll.devices import arrays
+from compcoll.frame import as_bytes
+
+__all__ = ["accumulator_dtype", "decode", "decode_add"]
 
 
 def decode(frame: Any, out: Any = None) -> Any:
@@ -56,13 +59,17 @@ def decode_add(frame: Any, out: Any) -> Any:
     return _decode(frame, out, adding=True)
 
 
+def accumulator_dtype(dtype: np.dtype) -> np.dtype:
+    """The type in which sums are formed: float32 for 16-bit floats, else the type itself."""
+    return np.dtype(np.float32) if dtype in dtypes.FLOATS and dtype.itemsize == 2 else dtype
+
+
 def _decode(frame: Any, out: Any, adding: bool) -> Any:
-    if gpu.takes(frame, out):
-        if out is None or arrays.is_cuda(out):
-            return gpu.decode(frame, out, adding)
-        frame = gpu.to_host(frame)
-    data = as_bytes(frame)
-    info = inspect(data)
-    dst = output(info, out, adding)
-    (add_into if adding else decode_into)(data, info, dst)
-    return dst if out is None else out
+    if not isinstance(frame, np.ndarray) or not (out is None or isinstance(out, np.ndarray)):
+        if gpu.takes(frame, out):
+            if out is None or arrays.is_cuda(out):
+                return gpu.decode(frame, out, adding)
+            frame = gpu.to_host(frame)
+        frame = as_bytes(frame)
+    values = DECODER.decode(frame, None if out is None else arrays.host_view(out), adding)
+    return values if out is None else out

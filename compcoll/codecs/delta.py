@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from compcoll.codecs.base import Codec
-from compcoll.codecs.host import NO_BASE, decode_into, output, payload_error
-from compcoll.codecs.registry import codec
-from compcoll.core import _cpu, dtypes
-from compcoll.core.errors import FrameError
-from compcoll.frame import HEADER_NBYTES, SLACK, FrameInfo, as_bytes, inspect, pack_header, verify
+from compcoll.codecs.registry import DECODER, codec
+from compcoll.devices import arrays
+from compcoll.frame import as_bytes
 
 __all__ = ["Delta", "decode", "encode"]
 
@@ -63,16 +61,7 @@ def encode(array: np.ndarray, base: np.ndarray | None, number: int = 1) -> np.nd
         raise ValueError(f"the base is {base.shape} {base.dtype}, and the array {array.shape} {array.dtype}")
     if not 0 < number < 1 << 32:
         raise ValueError(f"number = {number} is not between 1 and 2**32 - 1")
-    values, known = (np.ascontiguousarray(one).reshape(-1).view(np.uint8) for one in (array, base))
-    out = np.empty(HEADER_NBYTES + values.nbytes + SLACK, np.uint8)
-    code, shape = dtypes.code_of(array.dtype), array.shape or (1,)
-    params = (VERSION, _name(known, number))
-    nbytes, bound, params = _cpu.encode(Delta._index, code, shape, params, values, out[HEADER_NBYTES:], known)
-    if not 0 <= nbytes <= values.nbytes:
-        return codec("lossless").encode(array)
-    info = FrameInfo(Delta.name, array.dtype, array.shape, params, nbytes, bound)
-    pack_header(out, info)
-    return out[: info.frame_nbytes]
+    return Delta().coding(array.dtype).encode(array, base=np.ascontiguousarray(base), number=number)
 
 
 def decode(frame, base: np.ndarray | None, out: np.ndarray | None = None) -> np.ndarray:
@@ -96,23 +85,5 @@ def decode(frame, base: np.ndarray | None, out: np.ndarray | None = None) -> np.
     FrameError
         Where the frame is damaged, or its base is another one.
     """
-    data = as_bytes(frame)
-    info = inspect(data)
-    out = output(info, out)
-    if info.codec != Delta.name:
-        decode_into(data, info, out)
-        return out
-    if base is None or (base.dtype, base.size) != (info.dtype, info.size):
-        raise FrameError(NO_BASE)
-    known = np.ascontiguousarray(base).reshape(-1).view(np.uint8)
-    if _name(known, info.params[1] >> 32) != info.params[1]:
-        raise FrameError(NO_BASE)
-    code, shape, values = dtypes.code_of(info.dtype), info.shape or (1,), out.reshape(-1).view(np.uint8)
-    status = _cpu.decode(Delta._index, code, shape, info.params, verify(data, info), values, known)
-    if status:
-        raise payload_error(info, status)
-    return out
-
-
-def _name(known: np.ndarray, number: int) -> int:
-    return number << 32 | _cpu.checksum(known)
+    known = None if base is None else np.ascontiguousarray(base)
+    return DECODER.decode(as_bytes(frame), None if out is None else arrays.host_view(out), base=known)

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compcoll.codecs import host
-from compcoll.codecs.registry import of_frame
-from compcoll.core import _gpu, dtypes
-from compcoll.core.errors import FrameError
+from compcoll.codecs.registry import DECODER, of_frame
+from compcoll.core import _cpu, _gpu, dtypes
 from compcoll.devices import arrays, cuda
 from compcoll.devices.memory import DeviceArray, streams_of, wrap
 from compcoll.frame import HEADER_NBYTES, SLACK, FrameInfo, as_bytes, inspect
@@ -42,16 +40,13 @@ def encode(codec: Codec, array: Any, out: Any, carried: float, checksum: bool) -
     need = HEADER_NBYTES + memory.nbytes + SLACK
     if out is not None and _memory(out).nbytes < need:
         raise ValueError(f"out has {_memory(out).nbytes} bytes, and encoding needs {need}")
-    codecs = codec.attempts(memory.dtype)
-    attempts = [one.table_entry(memory.dtype) for one in codecs]
-    if not memory.size or not shape or any(place == codec.CALLBACK for place, _ in attempts):
-        values = np.asarray(memory).reshape(shape)
-        frame = codec.encode_into(values, np.empty(need, np.uint8), carried, checksum)
+    coding = codec.coding(memory.dtype)
+    if not memory.size or not shape or not coding.is_compiled:
+        frame = coding.encode(np.asarray(memory).reshape(shape), None, carried, checksum)
         return _written(array, frame, out)
-    operation = _gpu.Operation(memory.gpu, code, codec.lossless, attempts, streams_of(array, out))
-    cuda.load_kernels(memory.gpu, {one.name for one in codecs})
+    operation = _gpu.Operation(memory.gpu, coding, streams_of(array, out))
+    cuda.load_kernels(memory.gpu, {one.name for one in coding.codecs})
     operation.encode(memory.address, code, shape, carried, checksum)
-    assert operation.problem is None, operation.problem
     address, nbytes, on_device = operation.frame
     target = _empty(array, memory.gpu, nbytes) if out is None else _memory(out).view(np.uint8)
     operation.copy(target.address, target.gpu, address, memory.gpu if on_device else _gpu.NO_GPU, nbytes)
@@ -71,34 +66,21 @@ def decode(frame: Any, out: Any, adding: bool) -> Any:
         target = _empty(frame, _memory(frame).gpu, info.nbytes).view(info.dtype)
     else:
         target = _memory(out)
-        host.check_out(target.dtype, target.size, info, adding)
+        _cpu.check_out(target, dtypes.code_of(info.dtype), info.size, adding)
     if info.size and of_frame(info.codec)._index >= 0:
         _decode(data, info, target, adding, streams_of(frame, out))
     elif info.size:
-        values = np.asarray(target)
-        (host.add_into if adding else host.decode_into)(np.asarray(data), info, values)
-        target.write(values)
+        target.write(DECODER.decode(np.asarray(data), np.asarray(target), adding))
     return out if out is not None else _like(frame, target, info.shape)
 
 
 def _decode(data: Any, info: FrameInfo, target: DeviceArray, adding: bool, streams: list[int]) -> None:
     on_gpu = isinstance(data, DeviceArray)
     address, gpu = (data.address, data.gpu) if on_gpu else (data.ctypes.data, _gpu.NO_GPU)
-    operation = _gpu.Operation(target.gpu, dtypes.code_of(info.dtype), streams=streams)
+    operation = _gpu.Operation(target.gpu, streams=streams)
     cuda.load_kernels(target.gpu, (info.codec,))
     operation.open(address, data.size, gpu)
     operation.decode(target.address, dtypes.code_of(target.dtype), target.size, target.gpu, adding)
-    if operation.problem is not None:
-        raise _error(info, operation.problem)
-
-
-def _error(info: FrameInfo, problem: tuple[int, int]) -> Exception:
-    kind, status = problem
-    if kind == _gpu.CHECKSUM:
-        return FrameError(f"the payload's checksum is not {info.checksum:#010x}: the payload is damaged")
-    if kind == _gpu.PAYLOAD:
-        return host.payload_error(info, status)
-    return FrameError("the frame is damaged")
 
 
 def _memory(array: Any) -> DeviceArray:

@@ -5,11 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from compcoll.codecs.base import Codec
-from compcoll.codecs.registry import codec
-from compcoll.core import _cpu, dtypes
-
-# In the order of csrc/lossless.h.
-RAW, MPC, FLOAT = range(3)
 
 
 class Lossless(Codec):
@@ -27,15 +22,3 @@ class Lossless(Codec):
 
     def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
         return (self,)
-
-    def chosen(self, src: np.ndarray) -> tuple[Codec, ...]:
-        choice, parameter = choose(src)
-        if choice == RAW:
-            return (codec("raw"),)
-        return codec(f"mpc:dim={parameter}" if choice == MPC else "float"), codec("raw")
-
-
-def choose(src: np.ndarray) -> tuple[int, int]:
-    """The codec for an array, by its ordinal, and that codec's parameter."""
-    code, data = dtypes.code_of(src.dtype), src.reshape(-1).view(np.uint8)
-    return _cpu.encode(Lossless._index, code, src.shape or (1,), (0, 0), data, np.empty(0, np.uint8))[2]

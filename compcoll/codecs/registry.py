@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from compcoll.core._cpu import Coding
 from compcoll.core.errors import FrameError
+from compcoll.frame import HEADER_NBYTES
+from compcoll.frame import inspect as inspect_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +21,17 @@ if TYPE_CHECKING:
 
     from compcoll.codecs.base import Codec
 
-__all__ = ["codec", "codec_class", "codecs", "default_specs", "of_frame", "register", "takes"]
+__all__ = [
+    "DECODER",
+    "codec",
+    "codec_class",
+    "codecs",
+    "decode_other",
+    "default_specs",
+    "of_frame",
+    "register",
+    "takes",
+]
 
 #: Built-in codecs, imported when first asked for.
 _known: dict[str, str | type[Codec]] = {
@@ -143,6 +156,16 @@ def of_frame(name: str) -> Codec:
     except ValueError as error:
         raise FrameError(str(error)) from None
     return cls.__new__(cls)
+
+
+def decode_other(frame: np.ndarray, dst: np.ndarray) -> int:
+    """Decode a sound frame of a codec without kernels; a status."""
+    info = inspect_frame(frame)
+    return of_frame(info.codec).decode_payload(info, frame[HEADER_NBYTES:], dst)
+
+
+#: The decoder of frames of any codec.
+DECODER = Coding(decoder=decode_other)
 
 
 def _points() -> Iterable[EntryPoint]:

@@ -5,38 +5,18 @@
 The table of csrc/abi.h is known here, and no codec by name.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 import os
+from contextlib import nullcontext
 
+import numpy as np
 
-cdef extern from "cpu/table.h" namespace "compcoll":
-    cdef struct Args:
-        uint32_t dtype
-        uint32_t ndim
-        uint64_t shape[3]
-        uint64_t params[2]
-        uint64_t capacity
-        uint32_t acc_dtype
-        double bound
-        const void* base
+from compcoll.core import dtypes
+from compcoll.core.errors import FrameError
 
-    cdef struct Codec:
-        const char* name
-        int64_t (*encode)(Args*, const void*, void*) noexcept nogil
-        int64_t (*decode)(const Args*, const void*, uint64_t, void*) noexcept nogil
-        int64_t (*decode_add)(const Args*, const void*, uint64_t, void*) noexcept nogil
-        int64_t (*add)(Args*, const void*, uint64_t, const void*, uint64_t, void*) noexcept nogil
-        int64_t (*reconstruct)(Args*, const void*, void*, void*) noexcept nogil
+cimport numpy as cnp
+from libc.stdint cimport int64_t, INT64_MIN, uint8_t, uint32_t, uint64_t
 
-    cdef struct Level:
-        const char* name
-        const Codec* const* codecs
-        uint32_t (*checksum)(const uint8_t*, uint64_t) noexcept nogil
-        bint (*accumulate)(uint32_t, uint32_t, const void*, void*, uint64_t) noexcept nogil
-        bint (*convert)(uint32_t, uint32_t, const void*, void*, uint64_t) noexcept nogil
-        double (*largest)(uint32_t, const void*, uint64_t) noexcept nogil
-
-    const Level* const* levels() noexcept nogil
+cnp.import_array()
 
 
 NONFINITE, UNREPRESENTABLE, TOO_LARGE, BAD_STREAM, UNSUPPORTED = -1, -2, -3, -4, -5
@@ -72,11 +52,6 @@ try:
     set_level(asked or available_levels()[0])
 except ValueError as error:
     raise ValueError(f"COMPCOLL_CPU = {asked!r}: {error}") from None
-
-
-def active_address():
-    """The address of the table in use, for other extensions; it changes with `set_level`."""
-    return <uintptr_t>&active
 
 
 def index(str name):
@@ -231,6 +206,8 @@ def checksum(const uint8_t[::1] data):
         value = active.checksum(p, n)
     return value
 
+
+include "frames.pxi"
 
 include "schedules.pxi"
 

@@ -7,15 +7,7 @@ NO_GPU: int
 
 class Operation:
     frame: tuple[int, int, bool]
-    problem: tuple[int, int] | None
-    def __init__(
-        self,
-        gpu: int,
-        dtype: int = ...,
-        lossless: bool = ...,
-        attempts: Sequence[Any] = ...,
-        streams: Sequence[int] = ...,
-    ) -> None: ...
+    def __init__(self, gpu: int, coding: Any = ..., streams: Sequence[int] = ...) -> None: ...
     def encode(
         self, address: int, dtype: int, shape: tuple[int, ...], carried: float, checksum: bool
     ) -> None: ...

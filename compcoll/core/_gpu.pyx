@@ -5,15 +5,14 @@
 A GPU is named by its number, `NO_GPU` stands for the host, and memory by its address.
 """
 
-from compcoll.core import _cpu
-
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libcpp.memory cimport unique_ptr
 from libcpp.vector cimport vector
 
+from compcoll.core._cpu cimport CFrame, CGpu, Coding, Error, exception_of, Problem
 from compcoll.core._gpu cimport (
-    c_adders, c_converters, c_decoders, c_encoders, c_gpu_of, c_largest, c_set_find_stream, CAlone, CAttempt,
-    CCoding, CFrame, CGpu, Error, gpu_by_number, has_driver_, KernelName, use_level,
+    c_adders, c_converters, c_decoders, c_encoders, c_gpu_of, c_largest, c_set_find_stream, CAlone,
+    gpu_by_number, has_driver_, KernelName,
 )
 
 cdef extern from "sched.h" nogil:
@@ -23,8 +22,6 @@ cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
 
 NO_GPU = -1
-#: Kinds of errors (csrc/engine/coding.h).
-HEADER, CHECKSUM, PAYLOAD, MISMATCH, MEMORY, DEVICE = 1, 2, 3, 4, 8, 12
 
 
 def has_driver() -> bool:
@@ -118,33 +115,21 @@ cdef class Operation:
     Parameters
     ----------
     gpu : int
-    dtype : int
-        Code of the elements.
-    lossless : bool
-    attempts : sequence of (int, three of (int, int))
-        As of `compcoll.engine._engine.Coding`.
+    coding : Coding, optional
+        Codecs of arrays that are encoded.
     streams : sequence of int
         Streams besides the caller's current ones.
     """
 
     cdef unique_ptr[CAlone] own
 
-    def __init__(self, int gpu, uint32_t dtype=0, bint lossless=True, attempts=(), streams=()):
-        cdef CCoding coding
-        cdef CAttempt attempt
+    def __init__(self, int gpu, Coding coding=None, streams=()):
         cdef vector[void*] more
-        cdef int ndim
-        use_level(coding, _cpu.active_address())
-        coding.dtype, coding.lossless = dtype, lossless
-        for place, params in attempts:
-            attempt.codec = place
-            for ndim in range(3):
-                attempt.params[ndim][0], attempt.params[ndim][1] = params[ndim]
-            coding.attempts.push_back(attempt)
         for stream in streams:
             more.push_back(<void*><uintptr_t>stream)
+        coding = coding or Coding()
         with nogil:
-            self.own.reset(new CAlone(coding, gpu, more))
+            self.own.reset(new CAlone(coding.own, gpu, more))
         self.check()
 
     def encode(self, uint64_t address, uint32_t dtype, shape, double carried, bint checksum):
@@ -180,12 +165,6 @@ cdef class Operation:
         cdef const CFrame* frame = &self.own.get().frame()
         return <uintptr_t>frame.memory, frame.nbytes, frame.gpu != NULL
 
-    @property
-    def problem(self):
-        """Kind of the error of a frame and status of its codec; None for a sound one."""
-        cdef const Error* error = &self.own.get().error()
-        return (<int>error.problem, error.status) if <int>error.problem else None
-
     cdef wait(self):
         cdef bint ended = False
         cdef int _
@@ -202,7 +181,7 @@ cdef class Operation:
 
     cdef check(self):
         cdef const Error* error = &self.own.get().error()
-        if <int>error.problem == DEVICE:
-            raise RuntimeError(error.fault.text().decode())
-        if <int>error.problem == MEMORY:
+        if error.problem == Problem.MEMORY:
             raise MemoryError("no memory is left on the GPU")
+        if error.problem != Problem.NONE:
+            raise exception_of(error)

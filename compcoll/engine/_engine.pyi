@@ -4,15 +4,6 @@ from typing import Any
 
 from compcoll.policy.decision import Decision
 
-HEADER: int
-CHECKSUM: int
-PAYLOAD: int
-MISMATCH: int
-POISONED: int
-MPI_ERROR: int
-MEMORY: int
-BASE: int
-
 class Running:
     outcome: Any
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...

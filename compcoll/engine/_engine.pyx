@@ -18,16 +18,16 @@ from compcoll.operations import OPERATIONS
 
 cimport numpy as cnp
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr, static_pointer_cast
 from libcpp.pair cimport pair
 from libcpp.vector cimport vector
 
-from compcoll.core._cpu cimport CCount, Compiled, Count, CSchedule
-from compcoll.core._gpu cimport (
-    CAttempt, CCoding, CDeviceFault, CGpu, CMarks, Error, gpu_by_number, use_level,
+from compcoll.core._cpu cimport (
+    CCoding, CCount, CDeviceFault, CGpu, Coding, Compiled, Count, CSchedule, Error, exception_of, Problem,
 )
+from compcoll.core._gpu cimport CMarks, gpu_by_number
 from compcoll.engine.native cimport (
     CBases, CEnd, CEngine, CLayout, CLibrary, CNeighbours, CPlace, create_segment, CRun, CSegment,
     CSegmentAddress, CSharedMemory, CTags, CTask, gather, make_wire, open_segment, scatter, Stats,
@@ -45,9 +45,6 @@ include "shared_memory.pxi"
 
 #: How a wait ended.
 DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER = range(5)
-#: Kinds of errors (csrc/engine/coding.h).
-NO_PROBLEM, HEADER, CHECKSUM, PAYLOAD, MISMATCH, POISONED, MPI_ERROR, CALLBACK, MEMORY = range(9)
-BASE, DEVICE = 11, 12
 
 cdef CLibrary library
 cdef CEngine* engine = NULL
@@ -183,22 +180,24 @@ cdef class Running:
     cdef check(self):
         """Raise the run's error, if it has one."""
         cdef const Error* error = &self.run.get().error()
-        if <int>error.problem:
-            raise self.coding.failed if <int>error.problem == CALLBACK else problem_of(error)
+        if error.problem != Problem.NONE:
+            raise self.coding.failed if error.problem == Problem.CALLBACK else problem_of(error)
 
 
 cdef problem_of(const Error* error):
     """The exception for an error of the engine."""
-    from compcoll.engine.problems import Fault, exception
-
-    if <int>error.problem == DEVICE:
-        return RuntimeError(error.fault.text().decode())
     header = error.header
-    return exception(Fault(
-        <int>error.problem, error.status, <bytes>error.bytes[:80], error.available, error.expected,
-        error.expected_dtype, int(header.codec).to_bytes(8, "little").rstrip(b"\0").decode(),
-        header.dtype, header.size(), header.payload_nbytes, header.checksum,
-    ))
+    if error.problem == Problem.MISMATCH:
+        came, expected = dtypes.dtype_of(header.dtype), dtypes.dtype_of(error.expected_dtype)
+        return FrameError(
+            f"a frame of {header.size()} {came} came for a block of {error.expected} {expected}: the ranks' "
+            "counts or types differ"
+        )
+    if error.problem == Problem.POISONED:
+        return FrameError("another rank met an error before it could send this block")
+    if error.problem == Problem.MPI:
+        return MPI.Exception(error.status) if error.status > 0 else ValueError("a message of more than 2 GiB")
+    return exception_of(error)
 
 
 cdef uint8_t* address_of(array) except? NULL:

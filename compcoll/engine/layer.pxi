@@ -882,12 +882,10 @@ cdef int code_from(problem):
 
 cdef void describe_c(void* given) noexcept with gil:
     """Put an error of the engine into words."""
-    from compcoll.engine.problems import exception
-
     cdef Failure* failure = <Failure*>given
     cdef const Error* error = failure.error
     try:
-        if <int>error.problem == CALLBACK:
+        if error.problem == Problem.CALLBACK:
             problem = kept[failure.part].failed
             failure.fault = CODEC
             failure.text = f"a codec failed: {problem!r}".encode()

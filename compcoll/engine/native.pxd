@@ -6,8 +6,8 @@ from libcpp.memory cimport shared_ptr, unique_ptr
 from libcpp.pair cimport pair
 from libcpp.vector cimport vector
 
-from compcoll.core._cpu cimport CSchedule
-from compcoll.core._gpu cimport CCoding, CGpu, CMarks, Error
+from compcoll.core._cpu cimport CCoding, CGpu, CSchedule, Error
+from compcoll.core._gpu cimport CMarks
 
 cdef extern from "engine/layout.h" namespace "compcoll::engine" nogil:
     cdef cppclass CLayout "const compcoll::engine::Layout":

@@ -10,11 +10,9 @@ from time import perf_counter
 
 import numpy as np
 
-from compcoll.codecs import Codec
-from compcoll.codecs.base import SLACK
-from compcoll.codecs.decoding import decode_into
+from compcoll.codecs import Codec, decode
 from compcoll.core import dtypes
-from compcoll.frame import HEADER_NBYTES, inspect
+from compcoll.frame import HEADER_NBYTES, SLACK
 from compcoll.operations import OPERATIONS
 
 __all__ = [
@@ -98,11 +96,10 @@ def measure_speed(codec: Codec, block: np.ndarray) -> CodecSpeed:
     start = (block.size - n) // 2
     sample = np.ascontiguousarray(block[start : start + n])
     values, room = np.empty_like(sample), np.empty(sample.nbytes + HEADER_NBYTES + SLACK, np.uint8)
-    frame = codec.encode_into(sample, room)
-    info = inspect(frame)
+    frame = codec.encode(sample, room)
     return CodecSpeed(
-        _least_seconds(lambda: codec.encode_into(sample, room)) / sample.nbytes,
-        _least_seconds(lambda: decode_into(frame, info, values)) / sample.nbytes,
+        _least_seconds(lambda: codec.encode(sample, room)) / sample.nbytes,
+        _least_seconds(lambda: decode(frame, values)) / sample.nbytes,
         frame.nbytes / sample.nbytes,
     )
 

@@ -321,10 +321,12 @@ def _encoded(values: torch.Tensor, codec: Codec, residue: torch.Tensor | None) -
     else:
         src = host_view(values)
         room = np.empty(HEADER_NBYTES + src.nbytes + SLACK, np.uint8)
-        decoded = None if residue is None else host_view(residue)
-        encoded, known = codec.reconstruct_into(src, room, decoded)
-        if residue is not None and not known:
-            decode(encoded, out=residue)
+        if residue is None:
+            encoded = codec.encode(src, room)
+        else:
+            encoded, known = codec.coding(src.dtype).reconstruct(src, room, host_view(residue))
+            if not known:
+                decode(encoded, out=residue)
         frame = torch.from_numpy(encoded)
     if residue is not None:
         torch.sub(values, residue, out=residue)

@@ -8,14 +8,22 @@
 namespace compcoll {
 namespace engine {
 
+// Values that differences are to, and how a frame of these names them in its second word.
+struct Reference {
+  const uint8_t* data = nullptr;
+  uint64_t nbytes = 0, name = 0;
+};
+
 // The values of one block.
 struct Base {
   std::vector<uint8_t> values;
   uint32_t checksum = 0, number = 0;  // how many transfers led to them
   bool known = false, counted = true;
 
-  // As the second word of a frame of differences names it.
-  uint64_t name() const { return uint64_t(number) << 32 | checksum; }
+  Reference reference() const {
+    if (!known) return {};
+    return {values.data(), values.size(), uint64_t(number) << 32 | checksum};
+  }
   // After an error the number is not known; that of the sender then is taken for it.
   bool is_named(uint64_t name) {
     if (!known || uint32_t(name) != checksum) return false;

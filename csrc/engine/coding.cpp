@@ -18,24 +18,10 @@ struct Room {
   uint8_t* data;
 };
 
-uint32_t wide(uint32_t dtype) { return dtype == FLOAT16 || dtype == BFLOAT16 ? uint32_t(FLOAT32) : dtype; }
-
 Args args_of(const Header& h, uint32_t acc_dtype) {
   uint32_t ndim = h.ndim ? h.ndim : 1;
   return {h.dtype, ndim, {h.shape[0], h.shape[1], h.shape[2]}, {h.params[0], h.params[1]}, 0, acc_dtype, 0,
           nullptr, false};
-}
-
-Args args_of(const Span& block, const uint64_t* params, uint64_t capacity) {
-  return {block.dtype,
-          block.ndim(),
-          {block.dim(0), block.dim(1), block.dim(2)},
-          {params[0], params[1]},
-          capacity,
-          0,
-          0,
-          nullptr,
-          false};
 }
 
 bool is_delta(const uint64_t codec) {
@@ -79,23 +65,26 @@ Attempt Coder::chosen(const uint64_t* params) const {
 Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* base) {
   frame->room = HEADER_NBYTES + block.nbytes() + SLACK;
   frame->memory = allocator_of(*frame).get(frame->room);
+  frame->header = {0, block.dtype,    block.ndim(), {block.dim(0), block.dim(1), block.dim(2)}, {0, 0}, 0, 0,
+                   0, frame->checked, false};
+  const bool takes = into.dtype == block.dtype && into.n == block.n;
+  const Reference known = base ? base->reference() : Reference();
+  if (Error error = encode(block.data, carried, takes ? into.data : nullptr, frame, known)) return error;
+  if (base) base->keep(level_, block.data, block.nbytes());
+  return {};
+}
+
+Error Coder::encode(const uint8_t* data, double carried, uint8_t* values, Frame* frame,
+                    const Reference& base) {
   Header& h = frame->header;
-  h = {0, block.dtype,    block.ndim(), {block.dim(0), block.dim(1), block.dim(2)}, {0, 0}, 0, 0,
-       0, frame->checked, false};
-  if (into.dtype != block.dtype || into.n != block.n) into.data = nullptr;
   int64_t nbytes = UNSUPPORTED;
   for (const Attempt& one : coding_.attempts) {
-    if (one.codec == Attempt::CALLBACK) {
-      int64_t whole = coding_.callbacks.encode(coding_.callbacks.context, block.dtype, block.data, h.ndim,
-                                               h.shape, carried, frame->memory);
-      if (whole < 0) return error_of(Problem::CALLBACK, *frame);
-      return received(frame->memory, whole, frame);
-    }
-    nbytes = attempt(one, block, into, frame->memory + HEADER_NBYTES, &h, &frame->settled, base);
-    if (nbytes >= 0 && !into.data && may_overflow(h.bound) &&
-        overflows(h.bound, level_.largest(block.dtype, block.data, block.n)))
+    nbytes = attempt(one, data, values, frame, base);
+    if (nbytes == Callbacks::FAILED) return error_of(Problem::CALLBACK, *frame);
+    if (nbytes >= 0 && !values && may_overflow(h.bound) &&
+        overflows(h.bound, level_.largest(h.dtype, data, h.size())))
       nbytes = UNREPRESENTABLE;
-    if (nbytes >= 0 && uint64_t(nbytes) <= block.nbytes()) break;
+    if (nbytes >= 0 && uint64_t(nbytes) <= h.nbytes()) break;
     frame->settled = false;
     if ((nbytes == NONFINITE || nbytes == UNREPRESENTABLE) && !coding_.lossless) h.fallback = true;
   }
@@ -104,7 +93,6 @@ Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* b
   h.bound += carried;
   pack(level_, &h, frame->memory);
   frame->nbytes = HEADER_NBYTES + nbytes;
-  if (base) base->keep(level_, block.data, block.nbytes());
   return {};
 }
 
@@ -120,49 +108,53 @@ bool Coder::overflows(double bound, double largest) const {
 }
 
 // Payload bytes or a status, of one codec or those that it chooses.
-int64_t Coder::attempt(const Attempt& one, Span block, Span into, uint8_t* out, Header* h, bool* settled,
-                       const Base* base) {
+int64_t Coder::attempt(const Attempt& one, const uint8_t* data, uint8_t* values, Frame* frame,
+                       const Reference& base) {
   static const uint64_t lossless = packed_name("lossless"), raw = packed_name("raw");
-  Args args = args_of(block, one.params[block.ndim() - 1], 0);
+  Header& h = frame->header;
+  uint8_t* out = frame->memory + HEADER_NBYTES;
+  if (one.codec == Attempt::CALLBACK) {
+    const Callbacks& call = coding_.callbacks;
+    return call.encode(call.context, uint64_t(&one - coding_.attempts.data()), &h, data, out);
+  }
+  Args args = args_of(h, 0);
+  const uint64_t* params = one.params[args.ndim - 1];
+  args.params[0] = params[0], args.params[1] = params[1];
   const Codec* codec;
-  if (!block.n) {
-    codec = find(raw);
-    args.params[0] = args.params[1] = 0;
-  } else if (one.codec == Attempt::CHOOSE) {
-    find(lossless)->encode(&args, block.data, out);
+  if (one.codec == Attempt::CHOOSE) {
+    find(lossless)->encode(&args, data, out);
     const Attempt own = chosen(args.params);
     codec = level_.codecs[own.codec];
     args.params[0] = own.params[0][0], args.params[1] = 0;
   } else {
     codec = level_.codecs[one.codec];
-    if (base && base->known && base->values.size() == block.nbytes() && is_delta(packed_name(codec->name))) {
-      args.base = base->values.data();
-      args.params[1] = base->name();
+    if (base.nbytes && base.nbytes == h.nbytes() && is_delta(packed_name(codec->name))) {
+      args.base = base.data;
+      args.params[1] = base.name;
     }
   }
   int64_t nbytes = UNSUPPORTED;
-  if (into.data && codec->reconstruct) {
+  if (values && codec->reconstruct) {
     // A payload larger than the block would be dropped, when the block is overwritten already.
-    args.capacity = block.nbytes();
-    nbytes = codec->reconstruct(&args, block.data, out, into.data);
-    *settled = nbytes != UNSUPPORTED;
+    args.capacity = h.nbytes();
+    nbytes = codec->reconstruct(&args, data, out, values);
+    frame->settled = nbytes != UNSUPPORTED;
   }
   if (nbytes == UNSUPPORTED) {
-    args.capacity = block.nbytes() + SLACK;
-    nbytes = codec->encode(&args, block.data, out);
+    args.capacity = h.nbytes() + SLACK;
+    nbytes = codec->encode(&args, data, out);
   }
-  bool larger = nbytes >= 0 && uint64_t(nbytes) > block.nbytes();
+  bool larger = nbytes >= 0 && uint64_t(nbytes) > h.nbytes();
   if (one.codec == Attempt::CHOOSE && (nbytes < 0 || larger)) {
     codec = find(raw);
-    const uint64_t none[2] = {0, 0};
-    args = args_of(block, none, block.nbytes());
-    nbytes = codec->encode(&args, block.data, out);
-    *settled = false;
+    args.params[0] = args.params[1] = 0;
+    nbytes = codec->encode(&args, data, out);
+    frame->settled = false;
   }
-  h->codec = packed_name(codec->name);
-  h->params[0] = args.params[0];
-  h->params[1] = args.params[1];
-  h->bound = args.bound;
+  h.codec = packed_name(codec->name);
+  h.params[0] = args.params[0];
+  h.params[1] = args.params[1];
+  h.bound = args.bound;
   return nbytes;
 }
 
@@ -171,8 +163,9 @@ int64_t Coder::attempt(const Attempt& one, Span block, Span into, uint8_t* out, 
 Error Coder::received(const uint8_t* header, uint64_t nbytes, Frame* frame) {
   frame->nbytes = 0;
   if (!nbytes) return {};
-  if (!unpack(level_, header, nbytes, &frame->header)) {
-    Error error = error_of(Problem::HEADER, *frame);
+  const Damage damage = unpack(level_, header, nbytes, &frame->header);
+  if (damage != Damage::NONE) {
+    Error error = error_of(Problem::HEADER, *frame, int64_t(damage));
     error.available = nbytes;
     memcpy(error.bytes, header, nbytes < HEADER_NBYTES ? nbytes : HEADER_NBYTES);
     return error;
@@ -208,7 +201,8 @@ Error Coder::decode(const Frame& frame, Span into, Base* base) {
   if (!fits(frame, into, false, &error)) return error;
   bool adding = frame.header.dtype != into.dtype;  // 16-bit floats into an accumulator
   if (adding) memset(into.data, 0, into.nbytes());
-  error = decode_payload(frame, into, adding, base);
+  const bool named = base && is_delta(frame.header.codec) && base->is_named(frame.header.params[1]);
+  error = decode(frame, into, adding, named ? base->reference() : Reference());
   if (base && error) base->drop();
   else if (base) base->keep(level_, into.data, into.nbytes());
   return error;
@@ -217,40 +211,39 @@ Error Coder::decode(const Frame& frame, Span into, Base* base) {
 Error Coder::decode_add(const Frame& frame, Span into, double* error) {
   Error problem;
   if (!fits(frame, into, true, &problem)) return problem;
-  problem = decode_payload(frame, into, true, nullptr);
+  problem = decode(frame, into, true, {});
   *error += frame.bound() + of_addition(into.dtype, level_.largest(into.dtype, into.data, into.n));
   return problem;
 }
 
-Error Coder::decode_payload(const Frame& frame, Span into, bool adding, Base* base) {
+Error Coder::decode(const Frame& frame, Span into, bool adding, const Reference& base) {
   const Header& h = frame.header;
   const Codec* codec = find(h.codec);
-  if (!codec) {
-    const Callbacks& call = coding_.callbacks;
-    int64_t status =
-        call.decode(call.context, frame.memory, frame.nbytes, into.dtype, into.n, into.data, adding);
-    return status ? error_of(Problem::CALLBACK, frame, status) : Error();
-  }
+  const Callbacks& call = coding_.callbacks;
   const uint8_t* payload;
   if (Error error = verify(frame, &payload)) return error;
   Args args = args_of(h, into.dtype);
   args.past_cache = into.past_cache;
   if (is_delta(h.codec)) {
-    if (!base || base->values.size() != h.nbytes() || !base->is_named(h.params[1]))
-      return error_of(Problem::BASE, frame);
-    args.base = base->values.data();
+    if (base.nbytes != h.nbytes() || base.name != h.params[1]) return error_of(Problem::BASE, frame);
+    args.base = base.data;
   }
+  const auto decode = [&](uint8_t* dst) {
+    return codec ? codec->decode(&args, payload, h.payload_nbytes, dst)
+                 : call.decode(call.context, frame, dst);
+  };
   int64_t status;
   if (!adding) {
-    status = codec->decode(&args, payload, h.payload_nbytes, into.data);
-  } else if (codec->decode_add) {
+    status = decode(into.data);
+  } else if (codec && codec->decode_add) {
     status = codec->decode_add(&args, payload, h.payload_nbytes, into.data);
   } else {
     Room term(pool_, h.nbytes());
-    status = codec->decode(&args, payload, h.payload_nbytes, term.data);
+    status = decode(term.data);
     if (!status && !level_.accumulate(h.dtype, into.dtype, term.data, into.data, h.size()))
       status = UNSUPPORTED;
   }
+  if (status == Callbacks::FAILED) return error_of(Problem::CALLBACK, frame);
   return status ? error_of(Problem::PAYLOAD, frame, status) : Error();
 }
 
@@ -307,9 +300,7 @@ Error Coder::add(const Frame& frame, const Frame& other, Span like, Frame* sum) 
 double Coder::copy(Span block, Span into) {
   if (block.data == into.data) return 0;
   if (block.dtype == into.dtype) {
-    const uint64_t none[2] = {0, 0};
-    Args args = args_of(block, none, 0);
-    args.past_cache = into.past_cache;
+    Args args = {UINT8, 1, {block.nbytes(), 1, 1}, {0, 0}, 0, 0, 0, nullptr, into.past_cache};
     find(packed_name("raw"))->decode(&args, block.data, block.nbytes(), into.data);
     return 0;
   }

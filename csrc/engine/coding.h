@@ -27,7 +27,7 @@ struct Frame {
   double bound() const { return nbytes ? header.bound : 0; }
 };
 
-// Kinds of errors; compcoll/engine/problems.py makes exceptions of them.
+// Kinds of errors; compcoll/core/frames.pxi and compcoll/engine/_engine.pyx make exceptions of them.
 enum class Problem : int32_t {
   NONE,
   HEADER,
@@ -46,7 +46,7 @@ enum class Problem : int32_t {
 
 struct Error {
   Problem problem = Problem::NONE;
-  int64_t status = 0;  // PAYLOAD: the codec's; MPI: the error's code
+  int64_t status = 0;  // HEADER: a Damage; PAYLOAD: the codec's; MPI: the error's code
   uint64_t expected = 0;  // MISMATCH: elements, and their type
   uint32_t expected_dtype = 0;
   Header header = {};  // of the frame that was read
@@ -57,16 +57,14 @@ struct Error {
   explicit operator bool() const { return problem != Problem::NONE; }
 };
 
-// Codecs that are not in the table. They take and return what the functions of csrc/abi.h do, but for whole
-// frames; negative where they failed, when `failed` has kept the exception.
+// Codecs that are not in the table. They return what the functions of csrc/abi.h do, or FAILED, when
+// `context` has kept the exception.
 struct Callbacks {
+  static constexpr int64_t FAILED = INT64_MIN;
   void* context = nullptr;
-  // Bytes of the frame in `out`, which has room for HEADER_NBYTES + nbytes + SLACK.
-  int64_t (*encode)(void* context, uint32_t dtype, const void* src, uint32_t ndim, const uint64_t* shape,
-                    double carried, void* out) = nullptr;
-  // 0; `dtype` is that of `dst`. Adds to it where `adding`.
-  int64_t (*decode)(void* context, const void* frame, uint64_t nbytes, uint32_t dtype, uint64_t n, void* dst,
-                    int32_t adding) = nullptr;
+  // Gives the header its codec, params and bound; `dst` has room for SLACK bytes more than `src` has.
+  int64_t (*encode)(void* context, uint64_t attempt, Header* header, const void* src, void* dst) = nullptr;
+  int64_t (*decode)(void* context, const Frame& frame, void* dst) = nullptr;
 };
 
 // The codecs to try in turn for a block.
@@ -82,9 +80,12 @@ struct Coding {
   bool lossless;
   std::vector<Attempt> attempts;
   Callbacks callbacks;
-
-  uint32_t wide_dtype() const { return dtype == FLOAT16 || dtype == BFLOAT16 ? uint32_t(FLOAT32) : dtype; }
 };
+
+// The type in which sums are formed.
+constexpr uint32_t wide(uint32_t dtype) {
+  return dtype == FLOAT16 || dtype == BFLOAT16 ? uint32_t(FLOAT32) : dtype;
+}
 
 // A block's memory, and its shape as in BlockRef. With a layout `data` is its origin, and `first` the packed
 // bytes before the block: only csrc/engine/dense.h takes such a one.
@@ -115,9 +116,14 @@ class Coder {
   // `into` may be the block itself; its data are null where nobody asks for the frame's values. The values
   // are kept as `base`, if there is one, and are encoded by their differences to those that it had.
   Error encode(Span block, double carried, Span into, Frame* frame, Base* base = nullptr);
+  // The same where the frame has memory, and its header type and shape. `values` gets what the frame decodes
+  // to if that comes on the way; it may be null, or `data`.
+  Error encode(const uint8_t* data, double carried, uint8_t* values, Frame* frame, const Reference& base);
   Error decode(const Frame& frame, Span into, Base* base = nullptr);
   // `error`: what the values are off by, which grows.
   Error decode_add(const Frame& frame, Span into, double* error);
+  // Decodes or adds a frame that fits.
+  Error decode(const Frame& frame, Span into, bool adding, const Reference& base);
   Error add(const Frame& frame, const Frame& other, Span like, Frame* sum);
   // Overwrites a block, widening or rounding where the types differ; what rounding is off by.
   double copy(Span block, Span into);
@@ -139,12 +145,11 @@ class Coder {
   Attempt chosen(const uint64_t* params) const;
 
  private:
-  int64_t attempt(const Attempt& attempt, Span block, Span into, uint8_t* out, Header* header, bool* settled,
-                  const Base* base);
+  int64_t attempt(const Attempt& attempt, const uint8_t* data, uint8_t* values, Frame* frame,
+                  const Reference& base);
   Allocator& allocator_of(const Frame& frame) { return frame.allocator ? *frame.allocator : pool_; }
   Error verify(const Frame& frame, const uint8_t** payload);
   const Codec* find(uint64_t name) const;
-  Error decode_payload(const Frame& frame, Span into, bool adding, Base* base);
 
   const Coding& coding_;
   const Level& level_;

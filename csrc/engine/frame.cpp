@@ -21,16 +21,20 @@ static_assert(sizeof(Wire) == HEADER_NBYTES, "the header has no gaps");
 
 constexpr uint64_t OWN_OFFSET = 76;
 
-bool is_size_sound(const Wire& w) {
+bool are_dimensions_sound(const Wire& w) {
   for (unsigned i = w.ndim; i < 3; i++)
     if (w.shape[i] != 1) return false;
+  return w.ndim <= 3;
+}
+
+bool is_size_sound(const Wire& w) {
   // With 1 in place of 0: array libraries form this product too.
   unsigned __int128 nbytes = itemsize(w.dtype);
   for (uint64_t n : w.shape) {
     nbytes *= n ? n : 1;
     if (nbytes > INT64_MAX) return false;
   }
-  return w.payload_nbytes <= w.shape[0] * w.shape[1] * w.shape[2] * itemsize(w.dtype);
+  return true;
 }
 
 Wire wire_of(const Header& h) {
@@ -77,14 +81,10 @@ void outline(const Header& header, uint8_t* frame) {
   memcpy(frame, &w, sizeof w);
 }
 
-bool unpack(const Level& level, const uint8_t* frame, uint64_t available, Header* h) {
+Damage unpack(const Level& level, const uint8_t* frame, uint64_t available, Header* h) {
   Wire w;
-  if (available < sizeof w) return false;
+  if (available < sizeof w) return Damage::SHORT;
   memcpy(&w, frame, sizeof w);
-  if (memcmp(w.magic, "CCF1", 4) || w.own != level.checksum(frame, OWN_OFFSET) || w.version != 1)
-    return false;
-  if (!itemsize(w.dtype) || w.ndim > 3 || !is_ascii(w.codec) || !is_size_sound(w)) return false;
-  if (available < sizeof w + w.payload_nbytes || (!(w.bound >= 0) && !std::isnan(w.bound))) return false;
   *h = {w.codec,
         w.dtype,
         w.ndim,
@@ -95,7 +95,16 @@ bool unpack(const Level& level, const uint8_t* frame, uint64_t available, Header
         w.checksum,
         bool(w.flags & CHECKSUM),
         bool(w.flags & FALLBACK)};
-  return true;
+  if (memcmp(w.magic, "CCF1", 4)) return Damage::MAGIC;
+  if (w.own != level.checksum(frame, OWN_OFFSET)) return Damage::OWN_CHECKSUM;
+  if (w.version != 1) return Damage::VERSION;
+  if (!itemsize(w.dtype) || !is_ascii(w.codec)) return Damage::TYPE;
+  if (!are_dimensions_sound(w)) return Damage::DIMENSIONS;
+  if (!is_size_sound(w)) return Damage::SIZE;
+  if (w.payload_nbytes > h->nbytes()) return Damage::PAYLOAD;
+  if (available < sizeof w + w.payload_nbytes) return Damage::TRUNCATED;
+  if (!(w.bound >= 0) && !std::isnan(w.bound)) return Damage::BOUND;
+  return Damage::NONE;
 }
 
 }  // namespace engine

@@ -35,8 +35,23 @@ void pack(const Level& level, Header* header, uint8_t* frame);
 // Writes it as far as it is known before the payload is: without size and checksums.
 void outline(const Header& header, uint8_t* frame);
 
-// False where these bytes are no sound frame, whose payload is not looked at.
-bool unpack(const Level& level, const uint8_t* frame, uint64_t available, Header* header);
+// Faults of a header in the order in which they are looked for; compcoll/core/frames.pxi has their texts.
+enum class Damage : int64_t {
+  NONE,
+  SHORT,
+  MAGIC,
+  OWN_CHECKSUM,
+  VERSION,
+  TYPE,
+  DIMENSIONS,
+  SIZE,
+  PAYLOAD,
+  TRUNCATED,
+  BOUND,
+};
+
+// Reads a header, damaged fields too unless it is SHORT. The payload is not looked at.
+Damage unpack(const Level& level, const uint8_t* frame, uint64_t available, Header* header);
 
 }  // namespace engine
 }  // namespace compcoll

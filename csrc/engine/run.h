@@ -116,7 +116,7 @@ class Run : public Task {
   Span span(const BlockRef& block);
   Span span(int32_t block) { return span(schedule_->blocks[block]); }
   bool is_past_cache(int32_t block) const;
-  uint32_t dtype_of(const BlockRef& block) const { return block.wide ? coding_.wide_dtype() : coding_.dtype; }
+  uint32_t dtype_of(const BlockRef& block) const { return block.wide ? wide(coding_.dtype) : coding_.dtype; }
   BlockRef place(int32_t block, const Frame& frame) const;
   double error_of(int32_t block) const;
   void note_bound(int32_t block);

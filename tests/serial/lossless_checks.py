@@ -116,7 +116,9 @@ def check_add(codec, array: np.ndarray) -> None:
     for level in _cpu.available_levels():
         with cpu_level(level):
             out = acc.copy()
-            status = codec.decode_add_payload(inspect(frame), frame[HEADER_NBYTES:], out)
+            info, codes = inspect(frame), [dtypes.code_of(one.dtype) for one in (array, out)]
+            args = _cpu.index(codec.name), codes[0], array.shape, info.params, frame[HEADER_NBYTES:]
+            status = _cpu.decode_add(*args, out.view(np.uint8), codes[1])
             if status is None:
                 return
             assert status == 0

@@ -375,7 +375,9 @@ def test_encoder_keeps_to_its_capacity():
 def reconstruct(codec, src, values):
     """(payload or status, bound), with what stands behind the payload checked."""
     room = np.full(src.nbytes + 64, 0xA5, np.uint8)
-    n, bound, _ = codec.reconstruct_payload(src, room[: src.nbytes], values)
+    code, params = dtypes.code_of(src.dtype), codec.params(src.dtype, src.shape)
+    args = codec._index, code, src.shape, params, bits(src)
+    n, bound, _ = _cpu.reconstruct(*args, room[: src.nbytes], bits(values))
     assert (room[src.nbytes :] == 0xA5).all()
     return (room[:n] if n >= 0 else n), bound
 

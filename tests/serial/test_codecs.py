@@ -1,9 +1,11 @@
 """What all codecs share: specs, the registry, frames in and out, errors."""
 
+import pickle
 import re
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -101,6 +103,39 @@ def test_out_is_filled_and_returned():
     np.testing.assert_array_equal(out, VALUES)
     room = np.empty(codec("mpc").max_nbytes(VALUES.size, VALUES.dtype) + base.SLACK, np.uint8)
     assert np.shares_memory(codec("mpc").encode(VALUES, room), room)
+
+
+def test_misaligned_and_constant_memory():
+    whole = np.frombuffer(b"x" + VALUES.tobytes(), np.uint8)
+    array = whole[1:].view("f4")
+    frame = np.frombuffer(b"x" + codec("mpc").encode(array).tobytes(), np.uint8)[1:]
+    out = np.empty(whole.size, np.uint8)[1:].view("f4")
+    np.testing.assert_array_equal(decode(frame, out), VALUES)
+    with pytest.raises(ValueError, match="writable"):
+        decode(frame, array)
+    with pytest.raises(ValueError, match="read-only"):
+        codec("mpc").encode(VALUES, np.frombuffer(bytes(8000), np.uint8))
+
+
+def test_a_codec_that_was_used_is_pickled():
+    made = codec("bfp:bits=7")
+    frame = made.encode(VALUES)
+    again = pickle.loads(pickle.dumps(made))
+    assert again == made
+    np.testing.assert_array_equal(again.encode(VALUES), frame)
+
+
+@pytest.mark.parametrize("n", [200, 100_000])
+def test_threads_encode_at_the_same_time(n):
+    arrays = [np.sin(np.arange(n) * (0.01 + k)).astype("f4") for k in range(8)]
+    made = codec("bfp:bits=9")
+    expected = [made.encode(array).tobytes() for array in arrays]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            frames = list(pool.map(made.encode, arrays))
+            assert [frame.tobytes() for frame in frames] == expected
+            sums = list(pool.map(decoding.decode_add, frames, [np.zeros(n, "f4") for _ in arrays]))
+            assert all((a == decode(frame)).all() for a, frame in zip(sums, frames, strict=True))
 
 
 def test_carried_error_adds_up():

@@ -1,0 +1,320 @@
+# Frames (csrc/engine/frame.h, coding.h): a call for each way, and the exceptions for those that are damaged.
+
+#: Statuses of the functions of csrc/abi.h in words.
+STATUS = {
+    NONFINITE: "a NaN or an infinity",
+    UNREPRESENTABLE: "a value that the codec cannot represent",
+    TOO_LARGE: "a payload larger than the array",
+    BAD_STREAM: "not a stream of this codec",
+    UNSUPPORTED: "a dtype or parameter that the codec does not take",
+}
+#: Texts of `Damage`.
+_DAMAGE = (
+    "the header is sound",
+    "{available} bytes are no frame: its header alone has 80",
+    "magic bytes are {magic}, not b'CCF1'",
+    "the header's checksum does not match: the header is damaged",
+    "frame version {version} is not 1, the one that this release reads",
+    "unknown dtype or codec in the header: {dtype}, {codec}",
+    "{ndim} dimensions {dims} are not at most 3",
+    "{dims} {dtype} in bytes are more than 9223372036854775807",
+    "payload of {payload_nbytes} bytes is larger than the array's {nbytes}",
+    "truncated: {available} of {frame_nbytes} bytes",
+    "error bound {bound} is negative",
+)
+
+cdef dict _TYPENUMS = {code: dtype.num for dtype, code in dtypes.CODES.items()}
+#: Bytes of an array from which Python's lock is released: getting it back may take as long as smaller ones.
+cdef enum:
+    RELEASE_NBYTES = 1 << 15
+#: Where sums find memory for what they add.
+cdef CPool* _pool = new CPool(0)
+
+
+cdef bytes name_of(const CHeader* header):
+    return (<const char*>&header.codec)[:8].rstrip(b"\0")
+
+
+cdef tuple shape_of(const CHeader* header):
+    cdef uint32_t i
+    return tuple([header.shape[i] for i in range(header.ndim)])
+
+
+cdef object damaged(Damage damage, const uint8_t* data, uint64_t available, const CHeader* header):
+    """The exception for a header that is not sound."""
+    if damage == Damage.SHORT:
+        return FrameError(_DAMAGE[1].format(available=available))
+    code = header.dtype
+    return FrameError(_DAMAGE[<int>damage].format(
+        available=available, magic=data[:4], version=data[4], codec=name_of(header), ndim=header.ndim,
+        dtype=dtypes.dtype_of(code) if code in _TYPENUMS else code, dims=[header.shape[i] for i in range(3)],
+        payload_nbytes=header.payload_nbytes, nbytes=header.nbytes(), bound=header.bound,
+        frame_nbytes=HEADER_NBYTES + header.payload_nbytes,
+    ))
+
+
+cdef object exception_of(const Error* error):
+    """The exception for an error of csrc/engine/coding.h that ranks and MPI have no part in."""
+    cdef const CHeader* header = &error.header
+    if error.problem == Problem.HEADER:
+        return damaged(<Damage>error.status, error.bytes, error.available, header)
+    if error.problem == Problem.CHECKSUM:
+        return FrameError(f"the payload's checksum is not {header.checksum:#010x}: the payload is damaged")
+    if error.problem == Problem.PAYLOAD:
+        text = f"the {name_of(header).decode()} payload of {header.payload_nbytes} bytes is "
+        return FrameError(text + STATUS[error.status])
+    if error.problem == Problem.BASE:
+        return FrameError(
+            "the frame holds differences to values that are not here, or are not the ones that it names: "
+            "after an error or a restart the transfer has to be prepared again by all its ranks"
+        )
+    if error.problem == Problem.DEVICE:
+        return RuntimeError(error.fault.text().decode())
+    return MemoryError("no memory is left for a chunk")
+
+
+cdef CFrame opened(cnp.ndarray data, available) except *:
+    """A frame, or its header alone, in host memory."""
+    cdef CFrame frame
+    cdef uint64_t nbytes = cnp.PyArray_NBYTES(data)
+    if not cnp.PyArray_IS_C_CONTIGUOUS(data):
+        raise ValueError("a frame has to be contiguous")
+    frame.memory = <uint8_t*>cnp.PyArray_DATA(data)
+    if available is not None and nbytes >= HEADER_NBYTES:
+        nbytes = available
+    damage = unpack(active[0], frame.memory, nbytes, &frame.header)
+    if damage != Damage.NONE:
+        raise damaged(damage, frame.memory, nbytes, &frame.header)
+    frame.nbytes = HEADER_NBYTES + frame.header.payload_nbytes
+    return frame
+
+
+def read_header(cnp.ndarray data not None, available=None):
+    """The fields of `compcoll.FrameInfo`."""
+    cdef CFrame frame = opened(data, available)
+    cdef CHeader* h = &frame.header
+    return (
+        name_of(h).decode(), dtypes.dtype_of(h.dtype), shape_of(h), (h.params[0], h.params[1]),
+        h.payload_nbytes, h.bound, h.fallback, h.checksum if h.has_checksum else None,
+    )
+
+
+def write_header(info, uint8_t[::1] frame not None, bint complete=True):
+    """Write the header of a `compcoll.FrameInfo`, with checksums where it is `complete`."""
+    cdef CHeader h
+    cdef int i
+    if frame.shape[0] < <Py_ssize_t>(HEADER_NBYTES + (info.payload_nbytes if complete else 0)):
+        raise ValueError(f"{frame.shape[0]} bytes have no room for a frame of {info.frame_nbytes}")
+    h.codec, h.dtype = packed_name(info.codec.encode("ascii")), dtypes.code_of(info.dtype)
+    h.ndim = len(info.shape)
+    for i in range(3):
+        h.shape[i] = info.shape[i] if i < len(info.shape) else 1
+    h.params[0], h.params[1] = info.params
+    h.payload_nbytes, h.bound, h.checksum = info.payload_nbytes, info.bound, info.checksum or 0
+    h.has_checksum, h.fallback = info.checksum is not None, info.fallback
+    if complete:
+        pack(active[0], &h, &frame[0])
+    else:
+        outline(h, &frame[0])
+
+
+def check_out(out, int code, uint64_t n, bint adding):
+    """Raise where an array cannot take the values of a frame, or have them added."""
+    needed = dtypes.dtype_of(wide(code) if adding else code)
+    if out.dtype != needed:
+        raise TypeError(f"out has dtype {out.dtype}, and the frame needs {needed}")
+    if out.size != n:
+        raise ValueError(f"out has {out.size} elements, and the frame {n}")
+
+
+cdef CReference reference_to(base, uint64_t number) except *:
+    """A contiguous array, or None, as a base."""
+    cdef CReference reference
+    if base is not None:
+        reference.data = <const uint8_t*>cnp.PyArray_DATA(base)
+        reference.nbytes = cnp.PyArray_NBYTES(base)
+        reference.name = number << 32 | active.checksum(reference.data, reference.nbytes)
+    return reference
+
+
+cdef class Coding:
+    """Codecs to try in turn for arrays of a dtype, and the decoder of any frame.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype, optional
+        None where frames are only decoded.
+    lossless : bool
+        Whether a lossless codec was asked for.
+    codecs : tuple of Codec
+        Their `Codec.table_entry` gives places in the table of codecs and parameters.
+    decoder : callable, optional
+        ``decoder(frame, dst)`` decodes a sound frame of a codec that is not in the table; a status.
+    guard : callable
+        Makes the context in which codecs that are not in the table are called.
+
+    Attributes
+    ----------
+    codecs : tuple of Codec
+    failed : BaseException or None
+        What a codec that is not in the table has raised last.
+    """
+
+    def __init__(self, dtype=None, bint lossless=True, tuple codecs=(), decoder=None, guard=nullcontext):
+        cdef CAttempt attempt
+        cdef int ndim
+        self.codecs, self.decoder, self.guard = codecs, decoder, guard
+        self.own.level = &active
+        self.own.dtype, self.own.lossless = 0 if dtype is None else dtypes.code_of(dtype), lossless
+        for codec in codecs:
+            attempt.codec, params = codec.table_entry(dtype)
+            for ndim in range(3):
+                attempt.params[ndim][0], attempt.params[ndim][1] = params[ndim]
+            self.own.attempts.push_back(attempt)
+        self.own.callbacks.context = <void*>self
+        self.own.callbacks.encode = call_encode
+        self.own.callbacks.decode = call_decode
+
+    def encode(self, cnp.ndarray array not None, out=None, double carried=0.0, bint checksum=True,
+               cnp.ndarray base=None, uint64_t number=0):
+        """The frame of an array of the dtype, as `Codec.encode` has it.
+
+        ``base`` is contiguous, and has the array's bytes; its number stands in frames of differences to it.
+        """
+        cdef CFrame frame
+        frame.header.has_checksum = checksum
+        return self.encode_to(array, out, &frame, carried, NULL, reference_to(base, number))
+
+    def reconstruct(self, cnp.ndarray array not None, out, cnp.ndarray values not None):
+        """Encode an array, and say whether ``values`` hold what the frame decodes to.
+
+        They do where the codec gives them on the way; else they are undefined. They are contiguous, like
+        ``array`` otherwise, and may be it: it is unchanged if they do not.
+        """
+        cdef CFrame frame
+        cdef CReference base
+        frame.header.has_checksum = True
+        made = self.encode_to(array, out, &frame, 0.0, <uint8_t*>cnp.PyArray_DATA(values), base)
+        return made, frame.settled
+
+    cdef object encode_to(self, array, out, CFrame* frame, double carried, uint8_t* values, CReference base):
+        """Fill in a frame; a view of its memory."""
+        cdef CHeader* header = &frame.header
+        cdef cnp.npy_intp need
+        cdef uint8_t[::1] room
+        cdef const uint8_t* data
+        cdef Error error
+        cdef int i
+        header.dtype, header.ndim = self.own.dtype, cnp.PyArray_NDIM(array)
+        if header.ndim > 3:
+            raise ValueError(f"an array of {header.ndim} dimensions: at most 3 are supported; reshape it")
+        if not cnp.PyArray_IS_C_CONTIGUOUS(array):
+            array = np.ascontiguousarray(array)
+        for i in range(3):
+            header.shape[i] = cnp.PyArray_DIM(array, i) if i < <int>header.ndim else 1
+        need = HEADER_NBYTES + header.nbytes() + SLACK
+        if out is None:
+            out = cnp.PyArray_SimpleNew(1, &need, cnp.NPY_UINT8)
+            frame.memory = <uint8_t*>cnp.PyArray_DATA(out)
+        elif out.nbytes < need:
+            raise ValueError(f"out has {out.nbytes} bytes, and encoding needs {need}")
+        else:
+            room = out
+            frame.memory = &room[0]
+        data = <const uint8_t*>cnp.PyArray_DATA(array)
+        if need < RELEASE_NBYTES:
+            error = Coder(self.own, _pool[0]).encode(data, carried, values, frame, base)
+        else:
+            with nogil:
+                error = Coder(self.own, _pool[0]).encode(data, carried, values, frame, base)
+        if error.problem != Problem.NONE:
+            raise self.failed if error.problem == Problem.CALLBACK else exception_of(&error)
+        return out[:frame.nbytes]
+
+    def decode(self, cnp.ndarray data not None, cnp.ndarray out=None, bint adding=False,
+               cnp.ndarray base=None):
+        """The values of a frame, in ``out`` or a new array, or added to ``out``.
+
+        ``base`` is contiguous.
+        """
+        cdef CFrame frame = opened(data, None)
+        cdef CHeader* header = &frame.header
+        cdef CReference reference
+        cdef Error error
+        cdef Span into
+        if out is None:
+            out = cnp.PyArray_EMPTY(header.ndim, <cnp.npy_intp*>header.shape, _TYPENUMS[header.dtype], 0)
+        else:
+            check_out(out, header.dtype, header.size(), adding)
+            if not cnp.PyArray_IS_C_CONTIGUOUS(out) or not cnp.PyArray_ISWRITEABLE(out):
+                raise ValueError("out has to be C-contiguous and writable")
+        into.data, into.n = <uint8_t*>cnp.PyArray_DATA(out), header.size()
+        into.dtype = wide(header.dtype) if adding else header.dtype
+        if header.codec == packed_name(b"delta"):
+            reference = reference_to(base, header.params[1] >> 32)
+        if header.nbytes() < RELEASE_NBYTES:
+            error = Coder(self.own, _pool[0]).decode(frame, into, adding, reference)
+        else:
+            with nogil:
+                error = Coder(self.own, _pool[0]).decode(frame, into, adding, reference)
+        if error.problem != Problem.NONE:
+            raise self.failed if error.problem == Problem.CALLBACK else exception_of(&error)
+        return out
+
+    @property
+    def is_compiled(self):
+        """Whether all codecs are in the table."""
+        cdef size_t i
+        return all([self.own.attempts[i].codec != CODEC_CALLBACK for i in range(self.own.attempts.size())])
+
+
+cdef object array_at(const CHeader* header, const void* memory):
+    """Memory as an array of a frame's dtype and shape, which does not own it."""
+    return cnp.PyArray_SimpleNewFromData(
+        header.ndim, <cnp.npy_intp*>header.shape, _TYPENUMS[header.dtype], <void*>memory)
+
+
+cdef object bytes_at(const void* memory, cnp.npy_intp nbytes):
+    return cnp.PyArray_SimpleNewFromData(1, &nbytes, cnp.NPY_UINT8, <void*>memory)
+
+
+cdef object check_status(str codec, str method, value, str expected):
+    """RuntimeError for a value that a faulty codec returns in place of a status."""
+    if value not in STATUS:
+        raise RuntimeError(
+            f"codec {codec!r}: {method} returned {value}, which is neither {expected} nor a status, "
+            f"{min(STATUS)} to {max(STATUS)}"
+        )
+
+
+cdef int64_t call_encode(
+    void* context, uint64_t attempt, CHeader* header, const void* src, void* dst
+) noexcept with gil:
+    cdef Coding coding = <Coding>context
+    cdef uint64_t room = header.nbytes() + SLACK
+    try:
+        with coding.guard():
+            codec, values = coding.codecs[attempt], array_at(header, src)
+            values.flags.writeable = False
+            nbytes, bound, params = codec.encode_payload(values, bytes_at(dst, room))
+            if not 0 <= nbytes <= room:
+                check_status(codec.name, "encode_payload", nbytes, "a size within dst")
+            header.codec, header.bound = packed_name(codec.name.encode("ascii")), bound
+            header.params[0], header.params[1] = params
+            return nbytes
+    except BaseException as problem:
+        coding.failed = problem
+        return INT64_MIN
+
+
+cdef int64_t call_decode(void* context, const CFrame& frame, void* dst) noexcept with gil:
+    cdef Coding coding = <Coding>context
+    try:
+        with coding.guard():
+            status = coding.decoder(bytes_at(frame.memory, frame.nbytes), array_at(&frame.header, dst))
+            if status != 0:
+                check_status(name_of(&frame.header).decode(), "decode_payload", status, "0")
+            return status
+    except BaseException as problem:
+        coding.failed = problem
+        return INT64_MIN
