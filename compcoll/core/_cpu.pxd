@@ -15,6 +15,7 @@ cdef extern from "cpu/table.h" namespace "compcoll":
         uint32_t acc_dtype
         double bound
         const void* base
+        bint past_cache
 
     cdef struct Codec:
         const char* name

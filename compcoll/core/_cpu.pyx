@@ -133,7 +133,7 @@ def reconstruct(int codec, int dtype, tuple shape, tuple params, const uint8_t[:
 
 
 def decode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] payload, uint8_t[::1] dst,
-           const uint8_t[::1] base=None):
+           const uint8_t[::1] base=None, bint past_cache=False):
     """0 or a negative status; ``base``: as many bytes as ``dst``, for codecs that need one."""
     cdef const Codec* found = kernels(codec)
     cdef Args args = arguments(dtype, shape, params)
@@ -142,6 +142,7 @@ def decode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] p
     cdef int64_t status
     if base is not None:
         args.base = begin(base)
+    args.past_cache = past_cache
     with nogil:
         status = found.decode(&args, p, payload.shape[0], d)
     return status

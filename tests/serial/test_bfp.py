@@ -400,6 +400,75 @@ def test_encoding_gives_the_decoded_values_too(level, dtype, spec):
                 assert (room[n:] == np.array(7).astype(dtype)).all()
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("spec", ["raw", "bfp:bits=2", "bfp:bits=7", "bfp:bits=12", "bfp:bits=9,dim=5"])
+def test_decoding_past_the_cache_to_any_address(level, dtype, spec):
+    codec = make(spec)
+    for n in (64, 300, 2500, 9000):  # none of more than a tile, one, and more than stand beside each other
+        array = next(kinds(dtype, n, n))
+        payload, _, params = encode(codec, array)
+        if isinstance(payload, int):
+            continue
+        args = codec._index, dtypes.code_of(dtype), (n,), params, payload
+        expected = np.empty_like(array)
+        assert _cpu.decode(*args, bits(expected)) == 0
+        for offset in (*range(0, 64, 7), 63):
+            room = np.full(array.nbytes + 128, 0xA5, np.uint8)
+            begin = (offset - room.ctypes.data) % 64
+            end = begin + array.nbytes
+            assert _cpu.decode(*args, room[begin:end], past_cache=True) == 0
+            assert np.array_equal(room[begin:end], bits(expected))
+            assert (room[:begin] == 0xA5).all()
+            assert (room[end:] == 0xA5).all()
+            damaged = payload[:-1] if n % 2 else payload[4:]
+            assert _cpu.decode(*args[:-1], damaged, room[begin:end], past_cache=True) == _cpu.BAD_STREAM
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_falling_values_that_are_nearly_constant(dtype):
+    """Where a block begins, what was before it is far more than its step, or than its own magnitudes."""
+    dtype, rng, count = np.dtype(dtype), np.random.default_rng(8), 2000
+    for n in range(2, most_bits(dtype) + 1, 1 if dtype.itemsize == 4 else 7):
+        level = 2.0 ** rng.uniform(-20, 20, (count, 1))
+        fall = 2.0 ** rng.uniform(-30, 0, (count, 1)) * np.arange(BLOCK) / BLOCK
+        jump = np.where(rng.random((count, 1)) < 0.2, 2.0 ** rng.uniform(-30, 0, (count, 1)), 1)
+        array = (level * jump * (1 - fall)).astype(dtype).reshape(-1)
+        codec = make(f"bfp:bits={n}")
+        _, decoded, bound = roundtrip(codec, array)
+        assert np.abs(array.astype(np.longdouble) - decoded).max() <= bound
+        few = array[: 8 * BLOCK]
+        payload, values = Reference(dtype, n, 1).encode(few)
+        assert np.array_equal(payload, encode(codec, few)[0])
+        assert np.array_equal(values, decoded[: few.size])
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16", ml_dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("n", [2, 7, 24])
+def test_arrays_below_the_least_step_go_out_lossless(dtype, n):
+    dtype = np.dtype(dtype)
+    real, codec = dtypes.real_dtype(dtype), make(f"bfp:bits={n}")
+    wide = np.float64 if real.itemsize == 8 else np.float32
+    least = (2.0**-511 if real.itemsize == 8 else 2.0**-126) * (2 ** (n - 1) - 1)
+    shape = np.random.default_rng(n).uniform(-1, 1, 3000)
+    shape[7] = 1
+    tiniest = float(np.finfo(wide).smallest_subnormal)
+    for largest in (tiniest, least / 1e6, least / 2, least * (1 - 2.0**-6)):
+        array = (shape * largest).astype(wide).astype(real).view(dtype)
+        if not np.abs(reals(array).astype(wide)).max():
+            continue
+        assert encode_everywhere(codec, array)[0] == _cpu.UNREPRESENTABLE
+        assert reconstruct(codec, array, array.copy())[0] == _cpu.UNREPRESENTABLE
+        frame = codec.encode(array)
+        assert inspect(frame).fallback
+        assert np.array_equal(bits(compcoll.decode(frame)), bits(array))
+    # As part of a larger array, and where there is nothing at all, it is not.
+    for array in (np.where(np.arange(3000) < 1500, shape * least / 2, shape), np.zeros(3000)):
+        array = array.astype(real).view(dtype)
+        if real.itemsize > 2 or n == 7:
+            _, decoded, bound = roundtrip(codec, array)
+            assert largest_error(array, decoded) <= exact(bound)
+
+
 @pytest.mark.parametrize("bad", [np.nan, -np.inf, 2.0**126, 2.0**510])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_a_source_that_is_refused_is_not_touched(level, dtype, bad):
