@@ -199,8 +199,8 @@ template <class L>
 inline void unpack_halves(const char* words, int N, int blocks, uint32_t* codes) {
   constexpr int n = lanes<L>::n, some = side_by_side<L>;
   using H = vec<uint16_t, 2 * n>;
-  const L low = L{} + 0xffff, mask = (L)(H{} + uint16_t((1 << N) - 1)),
-          sign = (L)(H{} + uint16_t(1 << (N - 1))), apart = shift_count<L>(16 - N);
+  const uint16_t ones = uint16_t((1 << N) - 1), top = uint16_t(1 << (N - 1));
+  const L low = L{} + 0xffff, mask = (L)(H{} + ones), sign = (L)(H{} + top), apart = shift_count<L>(16 - N);
   for (int i = 0; i < int(row); i += some * n) {
     const char* from = words + i * 4;
     uint32_t* to = codes + i;
