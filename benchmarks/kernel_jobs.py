@@ -53,7 +53,7 @@ RESULT = np.dtype(
         ("params", "<u8", 2),
         ("arrived", "<u4"),
         ("wanted", "<u4"),
-        ("unused", "<u8"),
+        ("parts", "<u8"),
         ("header", "u1", 80),
     ]
 )
@@ -155,6 +155,7 @@ def encode(device: Launcher, codec: Any, blocks: Sequence[Block], frames: Sequen
         job["params"] = _job_params(codec.name, dtype, block.shape, params)
         header = header_bytes(FrameInfo(codec.name, dtype, block.shape, params))
         result["header"], result["wanted"] = np.frombuffer(header, np.uint8), 1
+        result["parts"] = dtype.kind == "c"
         if codec.name == "raw":  # whose kernel has nothing to find out
             result["nbytes"] = block.nbytes
     batch.upload(codec.name)
@@ -213,7 +214,7 @@ def add(
     jobs["dst"] = np.array(frames, np.uint64) + HEADER_NBYTES
     jobs["n"], jobs["nbytes"] = terms.jobs["n"][:n], [a.nbytes for a, _ in infos]
     jobs["params"] = [(a.params[0], terms.job_address(n + i)) for i, (a, _) in enumerate(infos)]
-    sums.results["wanted"] = terms.results["wanted"][:n]
+    sums.results["wanted"], sums.results["parts"] = terms.results["wanted"][:n], first.dtype.kind == "c"
     for result, (a, b) in zip(sums.results, infos, strict=True):
         checksum = None if a.checksum is None else 0
         header = header_bytes(replace(a, payload_nbytes=0, bound=a.bound + b.bound, checksum=checksum))

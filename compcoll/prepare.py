@@ -80,6 +80,7 @@ def _call_of(operation: Operation, rank: int, description: Any, element: np.dtyp
     return Call(
         operation.name,
         dtypes.real_dtype(element),
+        element,
         description.nbytes,
         send,
         recv,
@@ -200,7 +201,10 @@ def _prepare_pairs(marked: Marked, operation: Operation, description: Any) -> No
             for i in sent
             if i != marked.rank or not operation.send.many
         }
-        call = Call(operation.name, dtype, nbytes, send, recv, description.root, shapes=shapes)
+        # One that is complex is enough: bounds of pairs hold for real numbers, too.
+        elements = [dtypes.dtype_of(description.send[i][1]) for i in sent]
+        element = next((one for one in elements if one != dtype), dtype)
+        call = Call(operation.name, dtype, element, nbytes, send, recv, description.root, shapes=shapes)
         prepared = prepare_call(
             marked, call, decision, marked.owner_exact, marked.device_buffers, gpus=_gpus_of(description)
         )
@@ -261,7 +265,7 @@ def prepare_message(description: Any) -> None:
     shape = _shape((n, None, description.shape, None, NO_GPU), element)
     most_first = LARGEST_FIRST_CHUNK // dtype.itemsize
     inner = inner_of_message(decision, dtype, shape, n, step, most_first)
-    description.serve(coding(decision.codec, dtype), decision, step, inner)
+    description.serve(coding(decision.codec, element), decision, step, inner)
 
 
 def decide_message(

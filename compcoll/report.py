@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from compcoll.engine import rounding
 from compcoll.operations import REDUCTIONS
 
 __all__ = ["Report", "Stats", "Summary", "describe"]
@@ -43,7 +42,8 @@ class Report:
         Chunks that went lossless because their lossy codec could not carry them.
     error_bound : float or None
         Largest absolute error of any value of this rank's result, or of the message that it sent, after all
-        hops, with the roundings of additions and of a sum; 0 if that is exact, None where it is not known.
+        hops, with the roundings of additions and of a sum; of complex numbers that of |x - x'|. 0 if that is
+        exact, None where it is not known.
     seconds : dict of str to float
         Time spent in ``encode``, ``decode`` (over all threads), ``wait`` (nothing else to do) and ``total``.
     base_nbytes : int
@@ -173,7 +173,7 @@ def describe(op: str, way: Any, outcome: Any = None) -> Report:
         algorithm = getattr(way, "name", None) or way.algorithm
     bound = outcome.bound
     if bound is not None and op in REDUCTIONS:
-        bound = rounding.safe(bound)
+        bound *= 1 + 2.0**-40  # was added up from many, and rounded as often
     return Report(
         op,
         True,

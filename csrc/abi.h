@@ -29,6 +29,12 @@ CC_HD uint32_t itemsize(uint32_t dtype) {
   return dtype < sizeof sizes ? sizes[dtype] : 0;
 }
 
+CC_HD bool is_complex(uint32_t dtype) { return dtype == COMPLEX64 || dtype == COMPLEX128; }
+
+// The bound of |x - x'| from that of real numbers: the square root of 2 times as much, rounded up, where they are
+// the parts of complex ones.
+CC_HD double modulus_bound(bool parts, double bound) { return parts ? bound * 0x1.6a09e667f3bcep+0 : bound; }
+
 // Status codes of a codec in place of a byte count. compcoll/core/_cpu.pyx names the same.
 enum Status : int64_t {
   NONFINITE = -1,        // encode: a NaN or an infinity; the chunk has to go another way
@@ -45,7 +51,7 @@ struct Args {
   uint64_t params[2];    // the codec's own two words of the frame header
   uint64_t capacity;     // encode, add: bytes of room at dst
   uint32_t acc_dtype;    // decode_add: type of dst (FLOAT32 for 16-bit floats, else dtype)
-  double bound;  // encode, add: out, largest absolute error of any value; 0 if exact, NaN if unknown
+  double bound;  // encode, add: out, largest absolute error of any real number; 0 if exact, NaN if unknown
   const void* base;  // nbytes() that both sides have, of a codec of differences; null where there are none
   bool past_cache = false;  // decode: dst is large and not read soon, so that a codec may write past the cache
 

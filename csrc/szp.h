@@ -34,7 +34,7 @@
 // have overflowed.
 //
 // Header words: float64 bits of the step; those of the relative bound asked for, or 0. The encoder is
-// given those of the absolute bound, or 0, in place of the step.
+// given those of the absolute bound, or 0, in place of the step. Bounds here are of real numbers.
 #pragma once
 #include "abi.h"
 #include "bits.h"

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Context
-from math import inf
+from math import inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -143,7 +143,8 @@ def _specs(name: str, array: np.ndarray, peak: float, goal: Goal) -> dict[str, l
         found = {name: plain}
         if dim:
             found[f"bfp, dim={dim}"] = [f"{spec},dim={dim}" for spec in plain]
-        rel = _rounded_down(goal.error / peak) if goal.error < peak else 0.0
+        error = goal.error * (sqrt(0.5) if array.dtype.kind == "c" else 1)  # of each part
+        rel = _rounded_down(error / peak) if error < peak else 0.0
         if bfp.MIN_REL <= rel <= bfp.MAX_REL:
             found["bfp:rel"] = [f"bfp:rel={rel!r}"]
         return found

@@ -40,7 +40,8 @@ class Measurement:
     bits : float
         Bits of the frame for each real number; complex values are two.
     max_error : float
-        Largest absolute error of the finite values; NaN if one that is not finite was changed.
+        Largest absolute error of the finite values, of complex numbers |x - x'|; NaN if one that is not
+        finite was changed.
     psnr : float or None
         Peak signal-to-noise ratio in dB, relative to the range of the values; None where lossless.
     snr : float
@@ -144,7 +145,12 @@ class Subject:
             return nan, None, nan
         with np.errstate(invalid="ignore", over="ignore"):
             error = np.abs(self._finite - decoded[self._is_finite])
-        largest = float(error.max(initial=0.0))
+            if self.array.dtype.kind == "c":
+                whole = np.zeros(self._is_finite.size)
+                whole[self._is_finite] = error
+                largest = float(np.hypot(whole[::2], whole[1::2]).max(initial=0.0))
+            else:
+                largest = float(error.max(initial=0.0))
         if not isfinite(largest):
             return nan, None, nan
         scale = self.peak or 1.0  # squares of float64 values leave its range

@@ -128,7 +128,8 @@ class Codec:
         nbytes : int
             Payload bytes, or a negative status of ``compcoll.core._cpu``: another codec takes the array.
         bound : float
-            Largest absolute error of any value, NaN where it is not known.
+            Largest absolute error of any value, of complex numbers |x - x'|; NaN where it is not known.
+            Compiled codecs give that of real and imaginary parts, from which frames get theirs.
         params : tuple of int
             Two unsigned 64-bit words for the header.
         """
@@ -219,12 +220,23 @@ class Codec:
             return self.CHOOSE, [(0, 0)] * 3
         return self._index, [self.params(dtype, (1,) * ndim) for ndim in (1, 2, 3)]
 
+    def of_parts(self) -> Codec:
+        """Get the codec of the parts of complex numbers, which are to keep this one's bound."""
+        return self
+
     def coding(
-        self, dtype: np.dtype, guard: Callable[[], AbstractContextManager] = nullcontext
+        self,
+        dtype: np.dtype,
+        guard: Callable[[], AbstractContextManager] = nullcontext,
+        parts: bool = False,
     ) -> _cpu.Coding:
-        """Make its attempts in C++; codecs without kernels are called within a ``guard``."""
+        """Make its attempts in C++; codecs without kernels are called within a ``guard``.
+
+        With ``parts``, real numbers are parts of complex ones, of which the bounds of frames are.
+        """
         dtypes.code_of(dtype)
-        return _cpu.Coding(dtype, self.lossless, self.attempts(dtype), decode_other, guard)
+        codec = self.of_parts() if parts else self
+        return _cpu.Coding(dtype, self.lossless, codec.attempts(dtype), decode_other, guard, parts)
 
     @cached_property
     def _codings(self) -> dict[np.dtype, _cpu.Coding]:

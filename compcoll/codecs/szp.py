@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 
 import numpy as np
@@ -12,6 +13,8 @@ from compcoll.core import dtypes
 
 #: Limits of the absolute bound (csrc/szp.h): the quantisation step and its inverse stay normal float64.
 BOUND_MIN, BOUND_MAX = 2.0**-1022, 2.0**1020
+#: Of a complex number's error, what each part may have; a little less, for what is rounded up later.
+_PART = math.sqrt(0.5) * (1 - 2.0**-50)
 
 
 class SZP(Codec):
@@ -20,10 +23,10 @@ class SZP(Codec):
     Parameters
     ----------
     abs : float, optional
-        Largest absolute error of any value, from 2**-1022 to 2**1020.
+        Largest absolute error of any value, from 2**-1022 to 2**1020; of complex numbers that of |x - x'|.
     rel : float, optional
-        The same as a fraction of each array's range of values, max - min over what is finite. At most
-        one of the two is given; the default is ``rel=1e-3``.
+        The same as a fraction of each array's range of values, max - min over what is finite, real and
+        imaginary parts alike. At most one of the two is given; the default is ``rel=1e-3``.
 
     Raises
     ------
@@ -34,7 +37,8 @@ class SZP(Codec):
     -----
     Blocks with values that are not finite, or too large to keep the bound, go out unchanged: the bound
     holds for every finite value, and the bits of the others survive. Complex numbers are pairs of real
-    ones. ``csrc/szp.h`` gives the byte layout, and the error of sums.
+    ones, of which each keeps the bound over the square root of 2. ``csrc/szp.h`` gives the byte layout, and
+    the error of sums.
 
     The scheme is that of Huang et al., "cuSZp: An Ultra-Fast GPU Error-Bounded Lossy Compression
     Framework with Optimized End-to-End Performance", SC 2023.
@@ -63,10 +67,18 @@ class SZP(Codec):
         return {"rel": self.rel}
 
     def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
+        if dtype.kind == "c":
+            return self.of_parts().params(dtypes.real_dtype(dtype), shape)
         # The encoder fills in the absolute bound where only the relative one is known.
         if self.abs is not None:
             return (_bits(self.abs), 0)
         return (0, _bits(self.rel))  # type: ignore[arg-type]
+
+    def of_parts(self) -> SZP:
+        """Get the codec of the parts of complex numbers, which are to keep this one's bound."""
+        made = SZP.__new__(SZP)  # whose bound may be below the limits
+        made.abs, made.rel = (one if one is None else one * _PART for one in (self.abs, self.rel))
+        return made
 
     @property
     def can_add(self) -> bool:

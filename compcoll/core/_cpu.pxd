@@ -34,6 +34,7 @@ cdef extern from "cpu/table.h" namespace "compcoll":
         double (*largest)(uint32_t, const void*, uint64_t) noexcept nogil
 
     const Level* const* levels() noexcept nogil
+    bint is_complex(uint32_t) noexcept nogil
 
 
 cdef extern from "engine/coding.h" namespace "compcoll::engine" nogil:
@@ -101,7 +102,7 @@ cdef extern from "engine/coding.h" namespace "compcoll::engine" nogil:
     cdef cppclass CCoding "compcoll::engine::Coding":
         const Level* const* level
         uint32_t dtype
-        cbool lossless
+        cbool lossless, parts
         vector[CAttempt] attempts
         Callbacks callbacks
     cdef cppclass CReference "compcoll::engine::Reference":

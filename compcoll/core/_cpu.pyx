@@ -103,7 +103,7 @@ cdef const uint8_t* begin(const uint8_t[::1] view) noexcept:
 
 def encode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] src, uint8_t[::1] dst,
            const uint8_t[::1] base=None):
-    """(payload bytes or a negative status, bound, params as the codec left them)."""
+    """(payload bytes or a negative status, bound of real numbers, params as the codec left them)."""
     cdef const Codec* found = kernels(codec)
     cdef Args args = arguments(dtype, shape, params)
     cdef const uint8_t* s = begin(src)
@@ -187,15 +187,6 @@ def accumulate(int dtype, int acc_dtype, const uint8_t[::1] src, uint8_t[::1] ds
     with nogil:
         ok = active.accumulate(dtype, acc_dtype, s, d, n)
     return ok
-
-
-def largest(int dtype, const uint8_t[::1] values, uint64_t n):
-    """The largest magnitude of n values; not finite where any is not, and 0 for integers."""
-    cdef const uint8_t* v = begin(values)
-    cdef double most
-    with nogil:
-        most = active.largest(dtype, v, n)
-    return most
 
 
 def checksum(const uint8_t[::1] data):

@@ -152,6 +152,8 @@ cdef class Coding:
         ``decoder(frame, dst)`` decodes a sound frame of a codec that is not in the table; a status.
     guard : callable
         Makes the context in which codecs that are not in the table are called.
+    parts : bool
+        Whether arrays of a real dtype are parts of complex numbers, whose errors bounds are then.
 
     Attributes
     ----------
@@ -160,12 +162,16 @@ cdef class Coding:
         What a codec that is not in the table has raised last.
     """
 
-    def __init__(self, dtype=None, bint lossless=True, tuple codecs=(), decoder=None, guard=nullcontext):
+    def __init__(
+        self, dtype=None, bint lossless=True, tuple codecs=(), decoder=None, guard=nullcontext,
+        bint parts=False,
+    ):
         cdef CAttempt attempt
         cdef int ndim
         self.codecs, self.decoder, self.guard = codecs, decoder, guard
         self.own.level = &active
         self.own.dtype, self.own.lossless = 0 if dtype is None else dtypes.code_of(dtype), lossless
+        self.own.parts = parts or is_complex(self.own.dtype)
         for codec in codecs:
             attempt.codec, params = codec.table_entry(dtype)
             for ndim in range(3):

@@ -35,8 +35,8 @@ class Call:
     ----------
     op : str
         Name of the method.
-    dtype : numpy.dtype
-        Real type of all blocks.
+    dtype, element : numpy.dtype
+        Real type of all blocks, and type of their elements, which is complex where they are parts of these.
     nbytes : int
         Size of its largest message, known to all ranks.
     send, recv : list of sequence
@@ -51,6 +51,7 @@ class Call:
 
     op: str
     dtype: np.dtype
+    element: np.dtype
     nbytes: int
     send: Sequence[Sized]
     recv: Sequence[Sized]
@@ -135,8 +136,8 @@ def prepare(
     return PreparedCall(
         decision,
         schedule.compiled,
-        coding(decision.codec, call.dtype),
-        coding(inside, call.dtype),
+        coding(decision.codec, call.element),
+        coding(inside, call.element),
         marked.neighbours,
         direct,
     )

@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from compcoll.codecs import Codec
+from compcoll.core import dtypes
 from compcoll.core._cpu import Coding
 from compcoll.engine._engine import kept_back
 
@@ -14,6 +15,10 @@ __all__ = ["coding"]
 
 
 @lru_cache(maxsize=256)
-def coding(codec: Codec, dtype: np.dtype) -> Coding:
-    """The `Coding` of a codec for blocks of a real type, in which handlers of signals wait for Python."""
-    return codec.coding(dtype, kept_back)
+def coding(codec: Codec, element: np.dtype) -> Coding:
+    """The `Coding` of a codec for blocks of the elements' real type.
+
+    Handlers of signals wait for what it calls in Python.
+    """
+    dtype = dtypes.real_dtype(element)
+    return codec.coding(dtype, kept_back, parts=dtype != element)

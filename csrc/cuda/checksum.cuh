@@ -56,7 +56,7 @@ CC_HD uint64_t seal_bound(const Result& result) {
   CC_UNFLUSHED;
   double carried;
   __builtin_memcpy(&carried, result.header + 16, 8);
-  return bit_cast<uint64_t>(carried + result.bound);
+  return bit_cast<uint64_t>(carried + modulus_bound(result.parts, result.bound));
 }
 
 // Completes the header of an encoded frame, which stands in front of the payload. One whole warp. Where there is

@@ -24,14 +24,14 @@ namespace cuda {
 // same layout.
 struct Result {
   int64_t nbytes;      // payload bytes, or a Status
-  double bound;
+  double bound;        // of real numbers
   uint32_t bad;        // not 0: the values, or the payload, are not what the codec takes
   uint32_t checksum;   // of the payload
   uint64_t extent[3];  // maxima that the codec needs for status and bound
   uint64_t params[2];  // the header words, where the data decide them
   uint32_t arrived;    // blocks of threads that are done with the job
   uint32_t wanted;     // given: whether anybody asks for the checksum
-  uint64_t unused;
+  uint64_t parts;      // given where a frame is made: whether values are the parts of complex numbers
   uint32_t header[20];  // given where a frame is made: its header, but for what is known last; else zeros
 };
 

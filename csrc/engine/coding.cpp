@@ -154,7 +154,7 @@ int64_t Coder::attempt(const Attempt& one, const uint8_t* data, uint8_t* values,
   h.codec = packed_name(codec->name);
   h.params[0] = args.params[0];
   h.params[1] = args.params[1];
-  h.bound = args.bound;
+  h.bound = modulus(args.bound);
   return nbytes;
 }
 
@@ -212,7 +212,7 @@ Error Coder::decode_add(const Frame& frame, Span into, double* error) {
   Error problem;
   if (!fits(frame, into, true, &problem)) return problem;
   problem = decode(frame, into, true, {});
-  *error += frame.bound() + of_addition(into.dtype, level_.largest(into.dtype, into.data, into.n));
+  *error += frame.bound() + modulus(of_addition(into.dtype, level_.largest(into.dtype, into.data, into.n)));
   return problem;
 }
 
@@ -272,7 +272,7 @@ Error Coder::add(const Frame& frame, const Frame& other, Span like, Frame* sum) 
                      {a.shape[0], a.shape[1], a.shape[2]},
                      {args.params[0], args.params[1]},
                      uint64_t(nbytes),
-                     a.bound + b.bound + args.bound,
+                     a.bound + b.bound + modulus(args.bound),
                      0,
                      a.has_checksum,
                      false};

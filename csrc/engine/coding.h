@@ -78,6 +78,7 @@ struct Coding {
   const Level* const* level;  // the one in use
   uint32_t dtype;
   bool lossless;
+  bool parts;  // whether real numbers are parts of complex ones, whose errors bounds are then
   std::vector<Attempt> attempts;
   Callbacks callbacks;
 };
@@ -136,6 +137,7 @@ class Coder {
   // and whether the magnitude has to be known for that.
   bool overflows(double bound, double largest) const;
   bool may_overflow(double bound) const;
+  double modulus(double bound) const { return modulus_bound(coding_.parts, bound); }
   const Coding& coding() const { return coding_; }
   const Level& level() const { return level_; }
   bool sums() const { return terms_ > 0; }

@@ -116,9 +116,9 @@ void DeviceWork::look_at_values(Machine* machine) {
   }
   machine->bound = op.frame->bound();
   if (op.kind == DECODE_ADD && op.block.dtype >= FLOAT16)
-    machine->bound +=
+    machine->bound += coder_.modulus(
         of_addition(op.block.dtype,
-                    magnitude(op.block.dtype, launch.results()[n + machine->job].extent[0], coder_.level()));
+                    magnitude(op.block.dtype, launch.results()[n + machine->job].extent[0], coder_.level())));
   end(machine, damage(op.frame->header, launch.results()[machine->job]));
 }
 
@@ -213,7 +213,7 @@ void DeviceWork::sum_group(const std::vector<Machine*>& group) {
     job.scratch = launch->at(free_scratch);
     free_scratch += scratch_nbytes(own.codec, a.size(), 2);
     Result& result = launch->results()[2 * n + i];
-    result.wanted = a.has_checksum;
+    result.wanted = a.has_checksum, result.parts = coder_.coding().parts;
     Header header = a;
     header.bound = a.bound + b.bound, header.payload_nbytes = 0, header.checksum = 0, header.fallback = false;
     outline(header, result.header);

@@ -82,7 +82,7 @@ void DeviceWork::encode_group(const std::vector<Machine*>& group) {
                            frame.checked,
                            m.refused};
     outline(header, result.header);
-    result.wanted = frame.checked;
+    result.wanted = frame.checked, result.parts = m.coder->coding().parts;
     if (plan.packed == raw) result.nbytes = int64_t(block.nbytes());  // whose kernel finds nothing out
     const int64_t known = ndim > 1 ? -1 : payload_nbytes(plan.codec, block.dtype, block.n, params);
     m.nbytes = known >= 0 && uint64_t(known) <= block.nbytes() ? HEADER_NBYTES + uint64_t(known) : 0;
@@ -155,7 +155,7 @@ void DeviceWork::look_at_frame(Machine* machine) {
   const Error error = machine->coder->received(header, machine->nbytes, &frame);
   if (error) return end(machine, error);
   if (op.kind == ADD || !machine->coder->sums() || op.taken) return end(machine);
-  const double bound = machine->launch->results()[machine->job].bound;
+  const double bound = machine->coder->modulus(machine->launch->results()[machine->job].bound);
   if (!machine->coder->may_overflow(bound)) return end(machine);
   release(machine);
   if (machine->coder->coding().dtype != FLOAT16) return refuse(machine, UNREPRESENTABLE);

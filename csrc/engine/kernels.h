@@ -18,7 +18,7 @@ struct Result {
   uint32_t bad, checksum;
   uint64_t extent[3], params[2];
   uint32_t arrived, wanted;
-  uint64_t unused;
+  uint64_t parts;
   uint8_t header[HEADER_NBYTES];
 };
 struct Job {
@@ -28,7 +28,6 @@ struct Job {
 };
 static_assert(sizeof(Result) == 160 && sizeof(Job) == 64, "as the kernels have them");
 
-inline bool is_complex(uint32_t dtype) { return dtype >= COMPLEX64; }
 inline uint32_t real_nbytes(uint32_t dtype) { return itemsize(dtype) / (is_complex(dtype) ? 2 : 1); }
 
 // Arrays of so many bytes and more have no kernels, whose offsets have 32 bits.

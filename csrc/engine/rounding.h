@@ -1,4 +1,13 @@
-// Upper limits of the rounding errors of a sum, from its values: compcoll/engine/rounding.py derives them.
+// Upper limits of the rounding errors of a sum of real numbers, from its values.
+//
+// Let u be the unit roundoff of a type (2^-24 for float32) and fl(x) the nearest value to x. Then |fl(x) - x| is
+// at most u |fl(x)|, and where fl(x) is below the normal range at most half of the smallest number; an addition
+// is exact there (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, sections 2.1 and 2.2). So each
+// addition to an accumulator with the values s adds at most u max |s| to the error that the two terms have
+// brought, and one rounding of the result to a narrower type at most u max |result| plus half of that type's
+// smallest number. What is off by u max |s| depends on the sums as they really were: no cancellation makes it
+// wrong, and the terms need not be known. Where a value is not finite nothing is known of the others: a sum may
+// have overflowed.
 #pragma once
 #include <cmath>
 
@@ -14,8 +23,10 @@ inline Units units_of(uint32_t dtype) {
   switch (dtype) {
     case FLOAT16: return {0x1p-11, 0x1p-25, 65504};
     case BFLOAT16: return {0x1p-8, 0x1p-134, 0x1.fep+127};
-    case FLOAT32: return {0x1p-24, 0x1p-150, 0x1.fffffep+127};
-    case FLOAT64: return {0x1p-53, 0x1p-1074, 0x1.fffffffffffffp+1023};
+    case FLOAT32:
+    case COMPLEX64: return {0x1p-24, 0x1p-150, 0x1.fffffep+127};
+    case FLOAT64:
+    case COMPLEX128: return {0x1p-53, 0x1p-1074, 0x1.fffffffffffffp+1023};
     default: return {0, 0, 0};
   }
 }

@@ -157,6 +157,8 @@ def sum_of_frames(a, b):
     assert nbytes != _cpu.BAD_STREAM
     if not 0 <= nbytes <= first.nbytes:
         return None
+    if first.dtype.kind == "c":
+        bound *= float.fromhex("0x1.6a09e667f3bcep+0")
     bound += first.bound + second.bound
     info = replace(first, params=params, payload_nbytes=nbytes, bound=bound)
     pack_header(out, info)

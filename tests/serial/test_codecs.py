@@ -6,16 +6,21 @@ import subprocess
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import floats
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import compcoll
 from compcoll import FrameError, codec, codecs, decode, inspect
 from compcoll.cli.choose import Goal, ladders
 from compcoll.codecs import base, decoding, registry
+from compcoll.core import dtypes
 from compcoll.frame import HEADER_NBYTES
 
 SPECS = [
@@ -88,6 +93,66 @@ def test_halves_are_summed_in_float32(spec):
     frame, into = codec(spec).encode(halves), np.full(halves.size, 1000, "f4")
     decoding.decode_add(frame, into)
     np.testing.assert_array_equal(into, np.float32(1000) + decode(frame).astype("f4"))
+
+
+LOSSY = ["zfp:rate=8", "szp:abs=0.001", "szp:rel=0.01", "int8", "int4", "fp8", "bfp:bits=6", "bfp:rel=0.01"]
+COMPLEX = [np.dtype(np.complex64), np.dtype(np.complex128)]
+
+
+def largest_square(array, decoded):
+    """The largest |x - x'|^2 of all finite x, exactly."""
+    pairs = [
+        (Fraction(a.real) - Fraction(b.real), Fraction(a.imag) - Fraction(b.imag))
+        for a, b in zip(array.reshape(-1).tolist(), decoded.reshape(-1).tolist(), strict=True)
+        if np.isfinite(a)
+    ]
+    return max((x * x + y * y for x, y in pairs), default=Fraction(0))
+
+
+@pytest.mark.parametrize("spec", LOSSY)
+@settings(max_examples=60, deadline=None)
+@given(array=floats.arrays(COMPLEX[0]) | floats.arrays(COMPLEX[1]), carried=st.sampled_from([0.0, 0.25]))
+def test_bound_of_complex_numbers(spec, array, carried):
+    """It is one of |x - x'|, whatever the bits."""
+    made = codec(spec)
+    frame = made.encode(array, carried=carried)
+    bound = inspect(frame).bound
+    room = Fraction(bound) * (1 + bool(carried) * Fraction(1, 2**50)) - Fraction(
+        carried
+    )  # the sum is rounded
+    assert largest_square(array, decode(frame)) <= room**2
+    if spec == "szp:abs=0.001":
+        assert bound <= 0.001 + carried
+
+
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+@pytest.mark.parametrize("spec", LOSSY)
+def test_both_parts_are_off_by_nearly_the_largest_error(spec, dtype):
+    """Errors of both parts are alike, and add up to more than a part's bound."""
+    part = np.random.default_rng(3).uniform(-1, 1, 20_000)
+    part[::64] = 1
+    array = (np.repeat(part, 2)).astype(dtypes.real_dtype(dtype)).view(dtype)
+    frame = codec(spec).encode(array)
+    info, error = inspect(frame), float(np.abs(decode(frame) - array).max())
+    assert info.codec == codec(spec).name
+    assert (0.2 if "zfp" in spec else 0.75) * info.bound < error <= info.bound
+    if "szp" in spec:
+        asked = 0.001 if "abs" in spec else 0.01 * (part.max() - part.min())
+        assert 0.97 * asked < error <= info.bound <= asked
+    into = np.ones_like(array)
+    decoding.decode_add(frame, into)
+    most = float(np.abs(array).max()) + 1
+    assert np.abs(into - 1 - array).max() <= info.bound + 2 * np.finfo(dtype).eps * most
+
+
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+def test_sums_of_complex_frames_keep_their_bound(dtype):
+    made, rng = codec("szp:abs=0.01"), np.random.default_rng(4)
+    a, b = (np.repeat(rng.uniform(-1, 1, 5000), 2).astype(dtypes.real_dtype(dtype)).view(dtype) for _ in "ab")
+    total = floats.sum_of_frames(made.encode(a), made.encode(b))
+    assert inspect(total).codec == "szp"
+    error, bound = np.abs(decode(total) - (a + b)).max(), inspect(total).bound
+    assert 0.014 < error <= bound < 0.02 + 1e-6
 
 
 def test_scalars_empty_and_strided_arrays():

@@ -93,7 +93,7 @@ def test_shapes_and_dtypes_come_back(spec, dtype):
         else:
             assert not info.fallback
             error = np.abs(decoded.astype(complex) - array.astype(complex)).max(initial=0)
-            assert error <= info.bound * math.sqrt(2)  # of each part, where numbers are complex
+            assert error <= info.bound
 
 
 @pytest.mark.parametrize("spec", SPECS)

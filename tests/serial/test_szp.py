@@ -162,7 +162,8 @@ def test_equal_values_are_exact(dtype, value):
 @pytest.mark.parametrize("n", [0, 1, 2, 31, 32, 33, 64, 127, 100_003])
 def test_sizes(dtype, n):
     bound = check_wave(SZP(abs=0.01), dtype, n)
-    assert bound == 0.01 if n > 64 else bound in (0, 0.01)
+    assert 0.01 * (1 - 2**-49) <= bound <= 0.01 if n > 64 else bound <= 0.01
+    assert bound == 0.01 or dtype.kind == "c" or n <= 64
 
 
 def test_incompressible_arrays_go_out_raw():
