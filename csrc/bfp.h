@@ -139,7 +139,7 @@ CC_HD Scale<V, U> choose(const Rules<F>& rules, U most, U change) {
   Scale<V, U> scale;
   scale.code = ((step >> Form<F>::shift) - Form<F>::bias) << 1 | flag;
   scale.step = bit_cast<V>(step);
-  scale.inverse = (V{} + F(1)) / scale.step;
+  scale.inverse = reciprocal(scale.step);
   return scale;
 }
 
@@ -186,8 +186,7 @@ CC_HD F round_by_hash(F y, uint32_t key, uint32_t j) {
 template <class F>
 CC_HD F before_block(F p, F inverse) {
   constexpr F top = Form<F>::top;
-  const F y = multiply(p < top && p > -top ? p : F(0), inverse);
-  return y > Form<F>::range ? Form<F>::range : y < -Form<F>::range ? -Form<F>::range : y;
+  return clamp(multiply(p < top && p > -top ? p : F(0), inverse), Form<F>::range);
 }
 
 // The largest error of any value, from the largest step (0 where all values are 0) and magnitude; `rounding` and

@@ -49,7 +49,8 @@ def encode(codec: Codec, array: Any, out: Any, carried: float, checksum: bool) -
         frame = codec.encode_into(values, np.empty(need, np.uint8), carried, checksum)
         return _written(array, frame, out)
     operation = _gpu.Operation(memory.gpu, code, codec.lossless, attempts, streams_of(array, out))
-    cuda.load_kernels(memory.gpu, {one.name for one in codecs})
+    uses = [(one.name, memory.dtype, one.params(memory.dtype, shape), len(shape)) for one in codecs]
+    cuda.load_kernels(memory.gpu, uses)
     operation.encode(memory.address, code, shape, carried, checksum)
     assert operation.problem is None, operation.problem
     address, nbytes, on_device = operation.frame
@@ -85,7 +86,7 @@ def _decode(data: Any, info: FrameInfo, target: DeviceArray, adding: bool, strea
     on_gpu = isinstance(data, DeviceArray)
     address, gpu = (data.address, data.gpu) if on_gpu else (data.ctypes.data, _gpu.NO_GPU)
     operation = _gpu.Operation(target.gpu, dtypes.code_of(info.dtype), streams=streams)
-    cuda.load_kernels(target.gpu, (info.codec,))
+    cuda.load_kernels(target.gpu, [(info.codec, info.dtype, info.params, len(info.shape) or 1)])
     operation.open(address, data.size, gpu)
     operation.decode(target.address, dtypes.code_of(target.dtype), target.size, target.gpu, adding)
     if operation.problem is not None:

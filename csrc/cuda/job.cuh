@@ -70,6 +70,10 @@ CC_HD W warp_max(W v) {
   return v;
 }
 
+#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 800
+CC_HD uint32_t warp_max(uint32_t v) { return __reduce_max_sync(full_warp, v); }
+#endif
+
 template <class W>
 CC_HD W warp_sum(W v) {
   for (int s = 16; s; s /= 2) v += __shfl_xor_sync(full_warp, v, s);
