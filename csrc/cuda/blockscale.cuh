@@ -164,7 +164,7 @@ CC_HD void scaled_encode_tile(const Job& job, const Scaled<Q, T>& layout, uint64
   // Lane b has block b of the tile.
   const Word own = scaled_to_lane(layout, most);
   const uint64_t b = first + lane_id();
-  const auto scale = T::value(Stored(own));
+  const auto scale = T::number(Stored(own));
   const auto bits = bit_cast<Word>(scale);
   const double lift = S::lift(scale);
   const double inverse = own ? Q::limit / (T::widen(scale) * lift) : 0;
@@ -182,7 +182,7 @@ CC_HD void scaled_encode_tile(const Job& job, const Scaled<Q, T>& layout, uint64
     const uint32_t j = r * scaled_row + 4 * lane_id() - layout.begin(block);
     uint32_t row = 0;
     for (uint32_t k = 0; k < 4; k++) {
-      double v = T::widen(T::value(x[r].v[k]));
+      double v = T::widen(T::number(x[r].v[k]));
       if constexpr (sizeof(Stored) == 8) v *= up;
       v *= by;
       const uint32_t code = layout.stochastic
@@ -198,7 +198,7 @@ template <class Q, class T>
 CC_HD void scaled_finish(const Job& job, const Scaled<Q, T>& layout) {
   Result& result = *job.result;
   const auto most = typename T::Stored(result.extent[0]);
-  const double top = T::widen(T::value(most));
+  const double top = T::widen(T::number(most));
   const double gap = Q::error * (layout.stochastic ? 2 : 1) * (1 + 0x1p-20), rounding = T::unit * 1.01;
   const uint64_t nbytes = layout.nbytes(job);
   result.nbytes = nbytes > job.nbytes   ? int64_t(TOO_LARGE)

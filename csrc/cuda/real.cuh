@@ -41,24 +41,8 @@ struct F16 {
   static constexpr Stored infinity = 0x7c00;
   static constexpr double unit = 0x1p-11, tiny = 0x1p-25, most = 65504;
   static CC_HD Sum value(Stored bits) { return float16_to_float(bits); }
-  static CC_HD Sum number(Stored bits) {
-#if defined(__CUDACC_RTC__)
-    Sum v;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(bits));
-    return v;
-#else
-    return value(bits);
-#endif
-  }
-  static CC_HD Stored nearest(Sum v) {
-#if defined(__CUDACC_RTC__)
-    Stored r;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v));
-    return r;
-#else
-    return stored(v);
-#endif
-  }
+  static CC_HD Sum number(Stored bits) { return float16_to_number(bits); }
+  static CC_HD Stored nearest(Sum v) { return number_to_float16(v); }
   static CC_HD Sum round(double v) { return float16_to_float(float_to_float16(to_float(v))); }
   static CC_HD Stored stored(Sum v) { return float_to_float16(v); }
   static CC_HD double widen(Sum v) { return to_double(v); }
