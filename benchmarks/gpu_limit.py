@@ -181,7 +181,8 @@ def image(machine: Machine, fake: bool) -> bytes:
         from executor import build
 
         return str(build()).encode() + b"\0"
-    name = kernels.encoders("bfp", np.dtype("f4"), (7, 0))[0].module
+    params = compcoll.codec(SPEC).params(np.dtype("f4"), (1,))
+    name = kernels.encoders("bfp", np.dtype("f4"), params)[0].module
     arch = "sm_" + machine.about()["capability"].replace(".", "")
     carried = nvrtc.cubin_path(Path(os.environ.get("COMPCOLL_CUBINS", ".")), name, arch)
     return carried.read_bytes() if carried.exists() else nvrtc.compile_kernels(name, arch, ("-ftz=true",))[0]

@@ -150,7 +150,7 @@ def build(folder: Path, version: str, arch: str) -> None:
     from compcoll.devices import kernels, nvrtc
 
     (folder / "cubins").mkdir(parents=True)
-    for module in kernels.SOURCES:
+    for module in kernels.MODULES:
         nvrtc.cubin_path(folder / "cubins", module, arch).write_bytes(
             nvrtc.compile_kernels(module, arch, ("-ftz=true",))[0]
         )

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from compcoll.codecs import codec
 from compcoll.core import dtypes
 from compcoll.core._cpu import Count
 from compcoll.core._gpu import NO_GPU
-from compcoll.devices import cuda
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine._engine import BLOCKING, LARGEST_FIRST_CHUNK, PERSISTENT, memory_at
 from compcoll.engine.call import Call
+from compcoll.engine.call import load_kernels as load_kernels_of
 from compcoll.engine.call import prepare as prepare_call
 from compcoll.engine.coding import coding
 from compcoll.engine.shaping import inner_of_message
@@ -27,6 +28,7 @@ from compcoll.marked import Marked
 from compcoll.operations import OPERATIONS, REDUCTIONS, Blocks, Operation
 from compcoll.policy.decision import Decision, without_base
 from compcoll.policy.policy import Place
+from compcoll.policy.rules import NOT_CODECS
 from compcoll.schedule.trace import chunk_step
 
 __all__ = ["decide_message", "load_kernels", "prepare", "prepare_message"]
@@ -284,8 +286,10 @@ def decide_message(
     return marked.advisor.decide_message(dtype, nbytes, decision)
 
 
-def load_kernels(number: int, gpu: int) -> None:
-    """Have the kernels on a GPU of all codecs that messages of a communicator may bring there."""
+def load_kernels(number: int, gpu: int, element: int) -> None:
+    """Have the kernels on a GPU of all codecs that a communicator's messages of a type may bring there."""
     policy = Marked.of(number).policy
     specs = {policy.codec, *(rule.codec for rule in policy.rules), *(rule.intra for rule in policy.rules)}
-    cuda.load_kernels(gpu, {spec.partition(":")[0] for spec in specs if spec})
+    codecs = [codec(spec) for spec in specs if spec and spec not in NOT_CODECS]
+    dtype = dtypes.real_dtype(dtypes.dtype_of(element)) if element else np.dtype("u1")
+    load_kernels_of(gpu, codecs, dtype)

@@ -13,6 +13,28 @@ CC_HD float bfloat16_to_float(uint16_t h) {
   return f;
 }
 
+#if defined(__CUDACC_RTC__)
+// The hardware's conversions, exact and to nearest even; bits of a NaN are its own choice.
+CC_HD float float16_to_number(uint16_t h) {
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+  return f;
+}
+CC_HD uint16_t number_to_float16(float f) {
+  uint16_t h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+  return h;
+}
+// With the bits of a NaN, too.
+CC_HD float float16_to_float(uint16_t h) {
+  return (h & 0x7fff) > 0x7c00 ? __uint_as_float(uint32_t(h & 0x8000) << 16 | 0x7f800000 | (h & 1023) << 13)
+                               : float16_to_number(h);
+}
+CC_HD uint16_t float_to_float16(float f) {
+  const uint32_t u = __float_as_uint(f);
+  return (u & 0x7fffffff) > 0x7f800000 ? uint16_t((u >> 16 & 0x8000) | 0x7e00) : number_to_float16(f);
+}
+#else
 // Exact, for every bit pattern; integers only, so no flush-to-zero mode can touch subnormals.
 CC_HD float float16_to_float(uint16_t h) {
   uint32_t sign = uint32_t(h & 0x8000) << 16, e = (h >> 10) & 31, m = h & 1023, u;
@@ -41,6 +63,9 @@ CC_HD uint16_t float_to_float16(float f) {  // to nearest even
   __builtin_memcpy(&a, &magnitude, 4);
   return uint16_t(sign | (a - 0x3f000000));
 }
+CC_HD float float16_to_number(uint16_t h) { return float16_to_float(h); }
+CC_HD uint16_t number_to_float16(float f) { return float_to_float16(f); }
+#endif
 
 #if !defined(__CUDACC__)
 template <class S, class D, class Convert>

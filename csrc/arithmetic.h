@@ -18,8 +18,31 @@ template <class F>
 CC_HD F subtract(F a, F b) {
   return a - b;
 }
+// 1 / v of a step, which has 8 bits of mantissa and a magnitude from 2^-126 to 2^126: on a GPU one refinement of
+// the hardware's approximation is the nearest float then, without a look at the exponent.
+template <class F>
+CC_HD F reciprocal(F v) {
+  return 1 / v;
+}
+// Between -most and most; not for NaN.
+template <class F>
+CC_HD F clamp(F v, F most) {
+  return v > most ? most : v < -most ? -most : v;
+}
 
 #if defined(__CUDACC_RTC__)
+CC_HD float reciprocal(float v) {
+  float r, e;
+  asm("{.reg .f32 v; rcp.approx.ftz.f32 %0, %2; neg.f32 v, %2; "
+      "fma.rn.f32 %1, v, %0, %3; fma.rn.f32 %0, %0, %1, %0;}"
+      : "=&f"(r), "=&f"(e)
+      : "f"(v), "f"(1.0f));
+  return r;
+}
+CC_HD float clamp(float v, float most) {
+  asm("min.f32 %0, %0, %1; max.f32 %0, %0, %2;" : "+f"(v) : "f"(most), "f"(-most));
+  return v;
+}
 CC_HD float multiply(float a, float b) {
   float r;
   asm("mul.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));

@@ -56,7 +56,7 @@ struct Form<float> {
   static constexpr uint32_t bits = 32, max_bits = 24, shift = 16, bias = 0;
   static constexpr Word infinity = 0x7f800000, lowest = 1u << 23, highest = (127u + 126) << 23,
                         refused = (127u + 125) << 23;
-  static constexpr float least = 0x1p-22f, top = 0x1p126f, range = 0x1p30f;  // more than x' and q ever are
+  static constexpr float least = 0x1p-22f, range = 0x1p30f;  // more than q ever is
   static constexpr double unit = 0x1p-24;
 };
 template <>
@@ -66,7 +66,7 @@ struct Form<double> {
   static constexpr uint32_t bits = 64, max_bits = 52, shift = 47, bias = 512 << 5;
   static constexpr Word infinity = 0x7ffull << 52, lowest = 512ull << 52, highest = (1023ull + 510) << 52,
                         refused = (1023ull + 509) << 52;
-  static constexpr double least = 0x1p-50, top = 0x1p510, range = 0x1p51 - 1;
+  static constexpr double least = 0x1p-50, range = 0x1p51 - 1;
   static constexpr double unit = 0x1p-53;
 };
 
@@ -140,7 +140,7 @@ CC_HD Scale<V, U> choose(const Rules<F>& rules, U most, U change) {
   Scale<V, U> scale;
   scale.code = ((step >> Form<F>::shift) - Form<F>::bias) << 1 | flag;
   scale.step = bit_cast<V>(step);
-  scale.inverse = (V{} + F(1)) / scale.step;
+  scale.inverse = reciprocal(scale.step);
   return scale;
 }
 
@@ -200,8 +200,7 @@ CC_HD F round_by_hash(F y, uint32_t key, uint32_t j) {
 // q to begin differences with, from what was before a block; of payloads that no encoder writes, something.
 template <class F>
 CC_HD F before_block(F p, F inverse) {
-  const F y = multiply(p, inverse);
-  return y > Form<F>::range ? Form<F>::range : y < -Form<F>::range ? -Form<F>::range : y;
+  return clamp(multiply(p, inverse), Form<F>::range);
 }
 
 // The largest error of any value, from the largest step (0 where all values are 0) and magnitude; `rounding` and

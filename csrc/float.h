@@ -125,19 +125,14 @@ CC_HD void code_lengths(const uint32_t* weight, uint32_t n, uint32_t total, uint
   }
 }
 
-// Makes the code for a histogram of `total` bytes: the 15 commonest and the escape. Returns the bits that
-// those bytes take.
-CC_HD uint32_t make_code(const uint32_t* count, uint32_t total, CodeHeader& code) {
-  uint32_t key[max_symbols], weight[max_symbols], n = 0, rest = total, used = 0;
-  for (uint32_t s = 0; s < 256; s++) {
-    uint32_t k = count[s] << 8 | (255 - s);  // among equals the smaller byte comes first
-    if (!count[s] || (n == max_symbols - 1 && k < key[n - 1])) continue;
-    if (n < max_symbols - 1) n++;
-    uint32_t i = n - 1;
-    for (; i && key[i - 1] < k; i--) key[i] = key[i - 1];
-    key[i] = k;
-  }
-  for (uint32_t i = 0; i < n; i++) rest -= key[i] >> 8;
+// By which bytes are ranked, 0 where there are none: among equals the smaller byte comes first.
+CC_HD uint32_t rank_key(uint32_t byte, uint32_t count) { return count ? count << 8 | (255 - byte) : 0; }
+
+// Makes the code for `total` bytes: the commonest, whose keys are given in descending order, and the escape.
+// Returns the bits that those bytes take.
+CC_HD uint32_t make_code(const uint32_t (&key)[max_symbols - 1], uint32_t total, CodeHeader& code) {
+  uint32_t weight[max_symbols], n = 0, rest = total, used = 0;
+  for (; n < max_symbols - 1 && key[n]; n++) rest -= key[n] >> 8;
   uint32_t rare = rest ? rest : 1, escape = n;
   while (escape && key[escape - 1] >> 8 < rare) escape--;
   for (uint32_t i = 0; i < max_symbols; i++) code.symbol[i] = 0;
@@ -153,6 +148,20 @@ CC_HD uint32_t make_code(const uint32_t* count, uint32_t total, CodeHeader& code
     for (uint32_t k = 0; k < code.leaves[d]; k++, i++) used += (i == escape ? rest : weight[i]) * (d + 1);
   return used + 8 * rest;
 }
+
+#if !defined(__CUDACC__)
+inline uint32_t make_code_of(const uint32_t* count, uint32_t total, CodeHeader& code) {
+  uint32_t key[max_symbols - 1] = {};
+  for (uint32_t s = 0; s < 256; s++) {
+    const uint32_t k = rank_key(s, count[s]);
+    uint32_t i = max_symbols - 2;
+    if (k < key[i]) continue;
+    for (; i && key[i - 1] < k; i--) key[i] = key[i - 1];
+    key[i] = k;
+  }
+  return make_code(key, total, code);
+}
+#endif
 
 }  // namespace floats
 }  // namespace CC_LEVEL

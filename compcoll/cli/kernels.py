@@ -13,7 +13,7 @@ import click
 from compcoll.cli.output import wide_console
 from compcoll.devices import inspection
 from compcoll.devices.inspection import Figures
-from compcoll.devices.kernels import SOURCES, all_kernels
+from compcoll.devices.kernels import MODULES, all_kernels
 from compcoll.devices.nvrtc import CompileError, Unavailable
 
 __all__ = ["show"]
@@ -24,7 +24,7 @@ _MEASURED, _LIMIT = "zfp_encode_f32_32bit", 250
 
 def show(archs: list[str], as_json: bool) -> int:
     """Compile all kernels, and print what they need and faults; the exit status, 1 where there are faults."""
-    jobs = [(module, arch) for arch in archs for module in SOURCES]
+    jobs = [(module, arch) for arch in archs for module in MODULES]
     found: list[Figures] = []
     try:
         threads = ThreadPoolExecutor(2)
@@ -55,7 +55,8 @@ def _problems(found: list[Figures], archs: list[str]) -> list[str]:
     """Faults of a kernel, a line each."""
     problems = []
     for arch in archs:
-        missing = {kernel.name for kernel in all_kernels()} - {f.kernel for f in found if f.arch == arch}
+        expected = {kernel.name for kernel in all_kernels() if kernel.module in MODULES}
+        missing = expected - {f.kernel for f in found if f.arch == arch}
         problems += [f"{kernel} is missing for {arch}" for kernel in sorted(missing)]
     for f in found:
         if f.spilled:

@@ -45,7 +45,8 @@ def encode(codec: Codec, array: Any, out: Any, carried: float, checksum: bool) -
         frame = coding.encode(np.asarray(memory).reshape(shape), None, carried, checksum)
         return _written(array, frame, out)
     operation = _gpu.Operation(memory.gpu, coding, streams_of(array, out))
-    cuda.load_kernels(memory.gpu, {one.name for one in coding.codecs})
+    uses = [(one.name, memory.dtype, one.params(memory.dtype, shape), len(shape)) for one in coding.codecs]
+    cuda.load_kernels(memory.gpu, uses)
     operation.encode(memory.address, code, shape, carried, checksum)
     address, nbytes, on_device = operation.frame
     target = _empty(array, memory.gpu, nbytes) if out is None else _memory(out).view(np.uint8)
@@ -78,7 +79,7 @@ def _decode(data: Any, info: FrameInfo, target: DeviceArray, adding: bool, strea
     on_gpu = isinstance(data, DeviceArray)
     address, gpu = (data.address, data.gpu) if on_gpu else (data.ctypes.data, _gpu.NO_GPU)
     operation = _gpu.Operation(target.gpu, streams=streams)
-    cuda.load_kernels(target.gpu, (info.codec,))
+    cuda.load_kernels(target.gpu, [(info.codec, info.dtype, info.params, len(info.shape) or 1)])
     operation.open(address, data.size, gpu)
     operation.decode(target.address, dtypes.code_of(target.dtype), target.size, target.gpu, adding)
 

@@ -20,7 +20,7 @@ from compcoll.devices.nvrtc import OPTIONS, cubin_path, source
 
 __all__ = ["has_gpu", "is_usable", "load_kernels", "load_module"]
 
-_LOADED: dict[int, dict[str, bool]] = {}  # files of csrc/cuda by GPU
+_LOADED: dict[int, dict[str, bool]] = {}  # modules by GPU
 _LOCK = threading.Lock()
 
 
@@ -37,14 +37,14 @@ def is_usable() -> bool:
     return has_gpu() and ("cupy" in sys.modules or find_spec("cupy") is not None)
 
 
-def load_kernels(gpu: int, codecs: Iterable[str]) -> None:
+def load_kernels(gpu: int, uses: Iterable[kernels.Use]) -> None:
     """Have the kernels of codecs on a GPU, which may take seconds the first time.
 
     Those of lossless codecs too, which take the place of any other that refuses values.
     """
     with _LOCK:
         loaded = _LOADED.setdefault(gpu, {})
-        missing = [name for name in kernels.modules({*codecs, "lossless"}) if name not in loaded]
+        missing = [name for name in kernels.modules(uses) if name not in loaded]
         if not missing:
             return
         cupy = _import()

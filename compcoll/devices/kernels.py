@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from compcoll.core import _gpu, dtypes
 
 __all__ = [
+    "MODULES",
     "SOURCES",
     "Kernel",
+    "Use",
     "adders",
     "all_kernels",
     "converters",
@@ -23,10 +26,14 @@ __all__ = [
 
 #: Files of csrc/cuda, each one module.
 SOURCES = ("frame", "largest", "zfp", "zfp_blocks", "blockscale", "bfp", "szp", "mpc", "float", "raw")
+#: Modules that are compiled to be looked at, or carried to a machine with a GPU: bfp has more.
+MODULES = (*SOURCES, *(f"bfp-{real}-{bits}" for real in ("f32", "f16", "bf16") for bits in (7, 16, 24)))
 
+#: A codec's name, a type, the words of the header, and the number of dimensions.
+Use = tuple[str, np.dtype, tuple[int, int], int]
+#: Modules that every use takes: those of lossless codecs, too.
+_ALWAYS = ("frame", "largest", "raw", "mpc", "float")
 _SCALED = ("int8", "int4", "fp8")
-#: Where a codec's kernels are in files of other names.
-_MODULES = {**dict.fromkeys(_SCALED, ("blockscale",)), "lossless": ("mpc", "float")}
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class Kernel:
     Attributes
     ----------
     module : str
-        Its file in csrc/cuda.
+        Its file in csrc/cuda; ``bfp-f32-7`` is ``bfp.cu`` for a type and a number of bits.
     name : str
     per_cta : int
         Values (for ``checksum`` and ``seal`` bytes) that a block of threads handles in one go.
@@ -50,11 +57,11 @@ class Kernel:
     threads: int
 
 
-def modules(codecs: Iterable[str]) -> list[str]:
-    """The files of csrc/cuda with the kernels of these codecs, and of what all need."""
-    found = dict.fromkeys(("frame", "largest", "raw"))
-    for name in codecs:
-        found.update(dict.fromkeys(_MODULES.get(name, (name,) if name in SOURCES else ())))
+def modules(uses: Iterable[Use]) -> list[str]:
+    """The modules with the kernels of these uses of codecs, and of what all need."""
+    found = dict.fromkeys(_ALWAYS)
+    for use in uses:
+        found.update(dict.fromkeys(one.module for one in encoders(*use)))
     return list(found)
 
 
@@ -85,6 +92,7 @@ def largest(dtype: np.dtype) -> Kernel:
     return Kernel(*_gpu.largest(dtypes.code_of(dtype))[0])
 
 
+@cache
 def all_kernels() -> list[Kernel]:
     """Every kernel there is."""
     found: dict[Kernel, None] = {}
@@ -100,6 +108,7 @@ def all_kernels() -> list[Kernel]:
         uses = [("zfp", (maxbits, 0), 1) for maxbits in sizes]
         uses += [("zfp", (9, 0), ndim) for ndim in (2, 3)]
         uses += [(name, (64, 0), 1) for name in (*_SCALED, "bfp", "szp", "float")]
+        uses += [("bfp", (bits | 1 << 8, 0), 1) for bits in range(2, 25)]
         for codec, params, ndim in uses:
             note(encoders(codec, dtype, params, ndim))
             for adding in (False, True):

@@ -7,7 +7,16 @@ import re
 from functools import cache
 from pathlib import Path
 
-__all__ = ["OPTIONS", "CompileError", "Unavailable", "compile_kernels", "csrc_dir", "cubin_path", "source"]
+__all__ = [
+    "OPTIONS",
+    "CompileError",
+    "Unavailable",
+    "compile_kernels",
+    "csrc_dir",
+    "cubin_path",
+    "fixed_in",
+    "source",
+]
 
 #: For CuPy as well. No contraction: the bytes must be those of the CPU.
 OPTIONS = ("--std=c++17", "--fmad=false")
@@ -41,12 +50,21 @@ def csrc_dir() -> Path:
     raise FileNotFoundError(f"abi.h is neither in {places[0]} nor in {places[1]}: reinstall compcoll")
 
 
+def fixed_in(name: str) -> str:
+    """The value of ``CC_FIXED`` in a module such as ``bfp-f32-7``; nothing for others."""
+    _, *fixed = name.split("-")
+    return f"{'_'.join(fixed)}, {fixed[0].upper()}, {fixed[1]}" if fixed else ""
+
+
 @cache
 def source(name: str) -> str:
-    """A file of ``csrc/cuda`` with all it includes, each once.
+    """The source of a module: a file of ``csrc/cuda`` with all it includes, each once.
 
-    In one text because CuPy's disk cache keys on the text, not on what lies in include folders.
+    In one text because CuPy's disk cache keys on the text, not on what lies in include folders. Of the module
+    ``bfp-f32-7`` the file is ``bfp.cu``, for a type and a number of bits that stand in front.
     """
+    fixed = fixed_in(name)
+    front = f"#define CC_FIXED {fixed}\n" if fixed else ""
     seen: set[Path] = set()
 
     def flatten(path: Path) -> str:
@@ -61,17 +79,17 @@ def source(name: str) -> str:
                 lines.append(line)
         return "\n".join(lines)
 
-    return flatten((csrc_dir() / "cuda" / f"{name}.cu").resolve()) + "\n"
+    return front + flatten((csrc_dir() / "cuda" / f"{name.partition('-')[0]}.cu").resolve()) + "\n"
 
 
 def cubin_path(folder: Path, name: str, arch: str) -> Path:
-    """The path in a folder of a file of ``csrc/cuda``, compiled for an architecture such as ``sm_90``."""
+    """The path in a folder of a module, compiled for an architecture such as ``sm_90``."""
     key = hashlib.sha256("\0".join((source(name), arch, *OPTIONS)).encode()).hexdigest()
     return folder / f"{name}-{arch}-{key[:16]}.cubin"
 
 
 def compile_kernels(name: str, arch: str, options: tuple[str, ...] = ()) -> tuple[bytes, str, str]:
-    """Compile ``csrc/cuda/<name>.cu``.
+    """Compile a module.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ cdef extern from "layer/python.h" namespace "compcoll::layer" nogil:
         void (*prepare)(void*) noexcept
         void (*decide)(void*) noexcept
         void (*describe)(void*) noexcept
-        void (*load_kernels)(uint64_t, int) noexcept
+        void (*load_kernels)(uint64_t, int, uint32_t) noexcept
         void (*finalize)() noexcept
     void with_python(const CPython&)
 
@@ -1124,9 +1124,9 @@ def set_receiving(uint32_t dtype, Coding coding):
 _load_kernels = None
 
 
-cdef void load_kernels_c(uint64_t comm, int gpu) noexcept with gil:
+cdef void load_kernels_c(uint64_t comm, int gpu, uint32_t element) noexcept with gil:
     try:
-        _load_kernels(comm, gpu)
+        _load_kernels(comm, gpu, element)
     except BaseException:  # the host codes instead
         traceback.print_exc()
 
@@ -1146,7 +1146,8 @@ def serve_calls(prepare, decide, load_kernels):
     prepare, decide : callable
         ``prepare(description)`` calls methods of a `Description`, ``decide`` those of a `MessageDescription`.
     load_kernels : callable
-        ``load_kernels(number, gpu)`` has the kernels that messages of a communicator may need.
+        ``load_kernels(number, gpu, element)`` has the kernels that a communicator's messages of elements of a
+        type may need.
     """
     global _prepare, _decide, _load_kernels
     _prepare, _decide, _load_kernels = prepare, decide, load_kernels

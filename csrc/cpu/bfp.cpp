@@ -100,7 +100,7 @@ class Encoder {
       if (rules_.dim == 1) choose_steps<1>(t, count, blocks);
       else if (rules_.dim == 2) choose_steps<2>(t, count, blocks);
       else choose_steps<0>(t, count, blocks);
-      if (top_ >= Form<F>::refused) return refusal(rules_, top_);
+      if (top_ >= Form<F>::infinity) return NONFINITE;
       for (int g = 0; g < count; g++) {
         if (values_) rules_.stochastic ? code<true, true>(t + g, g) : code<true, false>(t + g, g);
         else rules_.stochastic ? code<false, true>(t + g, g) : code<false, false>(t + g, g);

@@ -40,7 +40,7 @@ inline bool worth_coding(const uint8_t* plane, uint32_t n, uint32_t other, CodeH
   if (!Histogram(plane, n, 4 * sample_stride).skewed()) return false;
   Histogram sample(plane, n, sample_stride);
   if (!sample.skewed()) return false;
-  uint64_t bits = make_code(sample.count, sample.total, header);
+  uint64_t bits = make_code_of(sample.count, sample.total, header);
   return bits * n / sample.total / 8 + sizeof header < other - other / 64;
 }
 

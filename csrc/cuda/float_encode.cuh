@@ -15,8 +15,8 @@ template <uint32_t dtype>
 struct FloatEncoding {
   using C = FloatChunk<dtype>;
   C chunk;
-  uint32_t window[float_window], count[256];
-  uint32_t any[2], missing[2];              // bits that some value has, and that some value has not
+  uint32_t window[float_window], count[256], key[floats::max_symbols - 1];  // of bytes, of the commonest ones
+  uint32_t any[2], missing[2];  // bits that some value has, and that some value has not
   uint32_t lengths[floats::max_depth + 1];  // values by the length of their code; first, the escapes
   uint32_t flag;
   uint16_t entry[256];  // a byte's code, its length above, and then whether it is the escape
@@ -99,6 +99,21 @@ CC_HD bool float_skewed(FloatEncoding<dtype>& e, uint32_t p, uint32_t n, uint32_
   return e.flag;
 }
 
+// The keys of the commonest bytes, in descending order: each thread finds the rank of one byte, whose key takes
+// the place of its count.
+template <uint32_t dtype>
+CC_HD void float_rank(FloatEncoding<dtype>& e) {
+  const uint32_t own = floats::rank_key(threadIdx.x, e.count[threadIdx.x]);
+  e.count[threadIdx.x] = own;
+  if (threadIdx.x < floats::max_symbols - 1) e.key[threadIdx.x] = 0;
+  __syncthreads();
+  uint32_t rank = 0;
+#pragma unroll 16
+  for (uint32_t s = 0; s < 256; s++) rank += e.count[s] > own;
+  if (own && rank < floats::max_symbols - 1) e.key[rank] = own;
+  __syncthreads();
+}
+
 // Each byte's entry.
 CC_HD void float_entries(const floats::CodeHeader& code, uint16_t* entry) {
   uint32_t at = 0, i = 0, found = 0;
@@ -153,9 +168,9 @@ CC_HD void float_settle(FloatEncoding<dtype>& e, uint32_t p, uint32_t n) {
       float_skewed<dtype>(e, p, n, floats::sample_stride, total)) {
     __syncthreads();
     if (threadIdx.x < sizeof e.code[p] / 4) reinterpret_cast<uint32_t*>(&e.code[p])[threadIdx.x] = 0;
-    __syncthreads();
+    float_rank(e);
     if (threadIdx.x == 0) {
-      const uint64_t need = floats::make_code(e.count, total, e.code[p]);
+      const uint64_t need = floats::make_code(e.key, total, e.code[p]);
       e.flag = need * n / total / 8 + sizeof e.code[p] < other - other / 64;
     }
     __syncthreads();

@@ -9,13 +9,15 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Stored: an element's bits. Sum: the type in which it is added. unit, tiny, most: as in csrc/cpu/real.h.
+// Stored: an element's bits. Sum: the type in which it is added. unit, tiny, most: as in csrc/cpu/real.h. `number`
+// is `value` where the bits of a NaN do not matter, `nearest` rounds numbers.
 struct F64 {
   using Stored = uint64_t;
   using Sum = double;
   static constexpr Stored infinity = 0x7ff0000000000000ull;
   static constexpr double unit = 0x1p-53, tiny = 0x1p-1074, most = 0x1.fffffffffffffp+1023;
   static CC_HD Sum value(Stored bits) { return bit_cast<double>(bits); }
+  static CC_HD Sum number(Stored bits) { return value(bits); }
   static CC_HD Sum round(double v) { return v; }
   static CC_HD Stored stored(Sum v) { return bit_cast<uint64_t>(v); }
   static CC_HD double widen(Sum v) { return v; }
@@ -27,6 +29,7 @@ struct F32 {
   static constexpr Stored infinity = 0x7f800000;
   static constexpr double unit = 0x1p-24, tiny = 0x1p-150, most = 0x1.fffffep+127;
   static CC_HD Sum value(Stored bits) { return bit_cast<float>(bits); }
+  static CC_HD Sum number(Stored bits) { return value(bits); }
   static CC_HD Sum round(double v) { return to_float(v); }
   static CC_HD Stored stored(Sum v) { return bit_cast<uint32_t>(v); }
   static CC_HD double widen(Sum v) { return to_double(v); }
@@ -38,6 +41,8 @@ struct F16 {
   static constexpr Stored infinity = 0x7c00;
   static constexpr double unit = 0x1p-11, tiny = 0x1p-25, most = 65504;
   static CC_HD Sum value(Stored bits) { return float16_to_float(bits); }
+  static CC_HD Sum number(Stored bits) { return float16_to_number(bits); }
+  static CC_HD Stored nearest(Sum v) { return number_to_float16(v); }
   static CC_HD Sum round(double v) { return float16_to_float(float_to_float16(to_float(v))); }
   static CC_HD Stored stored(Sum v) { return float_to_float16(v); }
   static CC_HD double widen(Sum v) { return to_double(v); }
@@ -49,6 +54,17 @@ struct BF16 {
   static constexpr Stored infinity = 0x7f80;
   static constexpr double unit = 0x1p-8, tiny = 0x1p-134, most = 0x1.fep+127;
   static CC_HD Sum value(Stored bits) { return bfloat16_to_float(bits); }
+  static CC_HD Sum number(Stored bits) { return value(bits); }
+  static CC_HD Stored nearest(Sum v) {
+#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 800
+    Stored r;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(v));
+    return r;
+#else
+    const uint32_t u = bit_cast<uint32_t>(v);
+    return uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16);
+#endif
+  }
   static CC_HD Sum round(double v) {
     uint32_t u = bit_cast<uint32_t>(to_float(v));
     return bit_cast<float>((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u);

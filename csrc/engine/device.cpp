@@ -183,11 +183,11 @@ void DeviceWork::drop_frame(Machine* machine) {
 
 const DeviceWork::Plan* DeviceWork::plan(Gpu* gpu, Verb verb, uint64_t codec, uint32_t dtype, uint32_t ndim,
                                          const uint64_t* params) {
-  static const uint64_t zfp = packed_name("zfp"), szp = packed_name("szp");
+  static const uint64_t zfp = packed_name("zfp"), bfp = packed_name("bfp"), szp = packed_name("szp");
   static std::mutex mutex;
   static auto& plans = *new std::deque<Plan>;  // other threads may use them when the process ends
   // What names of kernels depend on.
-  const uint64_t words[] = {params && codec == zfp ? params[0] : 0,
+  const uint64_t words[] = {params && (codec == zfp || codec == bfp) ? params[0] : 0,
                             params && codec == szp && verb == Verb::ENCODE ? uint64_t(params[1] != 0) : 0};
   std::lock_guard<std::mutex> lock(mutex);
   const uint64_t generation = gpu->generation();

@@ -60,8 +60,16 @@ KernelName one_of(const std::string& codec, const std::string& verb, uint32_t dt
   const bool is_double = real == "f64";
   if (codec == "float") return {codec, name, uint32_t(1) << (is_double ? 12 : real == "f32" ? 13 : 14), 256};
   if (codec == "szp") return {codec, name, uint32_t(tile_of_others)};
-  if (codec == "bfp") return {codec, name, (is_double ? 2048u : 1024u) * block / 32};
   return {"blockscale", name, (is_double ? 256u : 512u) * block / 32};
+}
+
+// A number of bits has kernels of its own where differences are those of neighbours and rounding is to nearest.
+KernelName bfp(const std::string& verb, uint32_t dtype, uint64_t param) {
+  const std::string real = real_of(dtype), name = "bfp_" + verb + "_" + real;
+  const uint64_t bits = param & 0xFF;
+  if (real == "f64") return {"bfp", name, 2048 * block / 32};
+  if (bits < 2 || bits > 24 || param != (bits | 1 << 8)) return {"bfp", name, 1024 * block / 32};
+  return {"bfp-" + real + "-" + std::to_string(bits), name + "_" + std::to_string(bits), 1024 * block / 32};
 }
 
 KernelName mpc(const std::string& verb, uint32_t dtype) {
@@ -109,6 +117,7 @@ KernelNames encoders(const std::string& codec, uint32_t dtype, const uint64_t* p
     return found;
   }
   if (codec == "zfp") return {zfp("encode", real, params[0])};
+  if (codec == "bfp") return {bfp("encode", dtype, params[0])};
   if (codec == "float") return {one_of(codec, "encode", dtype), seal};
   if (codec == "szp" && params[1])
     return {{"szp", "szp_range_" + real, 16 * block}, one_of(codec, "encode", dtype)};
@@ -128,6 +137,7 @@ KernelNames decoders(const std::string& codec, uint32_t dtype, const uint64_t* p
     return {checksum, zfp_blocks(verb + ("_" + dims) + real, real, ndim)};
   }
   // Those that form the checksum as well stand alone.
+  if (codec == "bfp") return {bfp(verb, dtype, params[0])};
   if (codec == "zfp" && is_exact(real, params[0])) return {zfp(verb, real, params[0])};
   if (codec == "zfp") return {checksum, zfp(verb, real, params[0])};
   if (codec == "float" || codec == "szp") return {checksum, one_of(codec, verb, dtype)};

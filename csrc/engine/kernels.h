@@ -35,7 +35,7 @@ constexpr uint64_t most_kernel_nbytes = uint64_t(1) << 32;
 
 // One kernel by its name.
 struct KernelName {
-  std::string module, name;  // the file of csrc/cuda that has it
+  std::string module, name;  // the module: a file of csrc/cuda, and what is fixed in it, as in bfp-f32-7
   uint32_t per_block;  // values, or bytes, that a block of threads takes in one go
   uint32_t threads = 128;
   bool by_nbytes = false;  // the size that counts is the payload's

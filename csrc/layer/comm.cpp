@@ -187,11 +187,11 @@ void Comm::fail(const std::string& why) {
   set_limit();
 }
 
-void Comm::load_kernels(int gpu) {
+void Comm::load_kernels(int gpu, uint32_t element) {
   const uint64_t bit = uint64_t(1) << (gpu & 63);
-  if (gpus_.fetch_or(bit) & bit) return;
+  if (gpus_[element].fetch_or(bit) & bit) return;
   const uint64_t own = number();
-  ask_python([own, gpu](const Python& python) { python.load_kernels(own, gpu); });
+  ask_python([=](const Python& python) { python.load_kernels(own, gpu, element); });
 }
 
 std::string Comm::why_broken() {

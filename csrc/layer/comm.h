@@ -57,8 +57,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
   std::atomic<uint64_t> limit{never};
   void set_limit();
   Settings settings;
-  // Has Python load the kernels that messages on a GPU may need, once.
-  void load_kernels(int gpu);
+  // Has Python load the kernels that messages of a type on a GPU may need, once.
+  void load_kernels(int gpu, uint32_t element);
   // Whether messages may be compressed.
   bool compresses() const { return settings.threads && settings.min_nbytes != never && size > 1; }
   // Other settings from now on.
@@ -110,7 +110,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   std::mutex mutex_;
   std::unordered_map<std::vector<int64_t>, std::shared_ptr<Entry>, Hash> calls_;
   std::atomic<bool> broken_{false};
-  std::atomic<uint64_t> gpus_{0};  // for which kernels were loaded, a bit each
+  std::atomic<uint64_t> gpus_[COMPLEX128 + 1] = {};  // with kernels for a type, a bit each
   std::string why_broken_;
 };
 

@@ -175,7 +175,7 @@ Plan plan_of(const Message& m, int* error) {
     if (!takes_devices || may_come) plan.received->mirror();
   }
   for (const BufferRef& one : {plan.sent, plan.received})
-    if (one && one->on_device() && m.comm->compresses()) m.comm->load_kernels(one->gpu);
+    if (one && one->on_device() && m.comm->compresses()) m.comm->load_kernels(one->gpu, one->element);
   plan.devices = (plan.sent && plan.sent->on_device()) || (plan.received && plan.received->on_device());
   plan.ours = plan.stream || may_come || !m.exists || (plan.devices && !takes_devices);
   if (plan.ours && m.sends && is_replace(m.name) && m.source != mpi.proc_null && m.dest != mpi.proc_null) {

@@ -46,7 +46,7 @@ struct Python {
   void (*prepare)(void* description);  // a `Description` of calls.h
   void (*decide)(void* message);       // a `MessageDescription` of streams.h
   void (*describe)(void* failure);     // a `Failure` of errors.h
-  void (*load_kernels)(uint64_t comm, int gpu);  // of a communicator's codecs
+  void (*load_kernels)(uint64_t comm, int gpu, uint32_t element);  // of a communicator's codecs
   void (*finalize)();                  // once, before MPI ends
   void (*run)(const std::function<void()>& loop);  // keeps a state of the thread around a loop
 };

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from compcoll.devices.kernels import SOURCES
-from compcoll.devices.nvrtc import csrc_dir
+from compcoll.devices.kernels import all_kernels
+from compcoll.devices.nvrtc import csrc_dir, fixed_in
 
 PLAIN = [
     "-std=c++17",
@@ -44,18 +44,32 @@ def compiler():
 
 
 def compile_kernels(sources: Path, modules, folder: Path, library: Path, flags=FLAGS) -> None:
-    """Make a library of some of the kernels' files, and what runs them, in a copy of csrc."""
+    """Make a library of some of the kernels' modules, and what runs them, in a copy of csrc."""
     cuda = sources / "cuda"
+    units = {"executor": f'#include "{cuda}/executor.cpp"\n'}
+    for module in modules:
+        file, *fixed = module.split("-")
+        front, behind = f"#define CC_FIXED {fixed_in(module)}\n", "#undef CC_FIXED\n"
+        text = f'#include "{cuda}/{file}.cu"\n'
+        # Those of a type together, in little time.
+        unit = "-".join([file, *fixed[:1]])
+        units[unit] = units.get(unit, "") + (front + text + behind if fixed else text)
 
-    def compile_one(name: str) -> str:
-        made = folder / f"{name}.o"
-        source = [str(cuda / f"{name}.cu")] if name in modules else [str(cuda / "executor.cpp")]
-        command = [*compiler(), *flags, "-include", str(cuda / "executor.h"), "-x", "c++", "-c", *source]
-        run([*command, "-o", str(made)])
+    def compile_one(unit: str) -> str:
+        made, source = folder / f"{unit}.o", folder / f"{unit}.cpp"
+        source.write_text(units[unit])
+        command = [
+            *compiler(),
+            *flags,
+            *(["-Og"] if "-" in unit else []),
+            "-include",
+            str(cuda / "executor.h"),
+        ]
+        run([*command, "-c", str(source), "-o", str(made)])
         return str(made)
 
     with ThreadPoolExecutor(2) as threads:
-        objects = list(threads.map(compile_one, [*modules, "executor"]))
+        objects = list(threads.map(compile_one, sorted(units, key=lambda unit: "-" not in unit)))
     run([*compiler(), *flags, "-shared", *objects, "-o", str(library)])
 
 
@@ -75,10 +89,14 @@ def library_path() -> Path | None:
     return checked if os.environ.get("EXHAUSTIVE", "0") != "0" or checked.exists() else _library(PLAIN)
 
 
+def _modules() -> list[str]:
+    return list(dict.fromkeys(kernel.module for kernel in all_kernels()))
+
+
 def _library(flags) -> Path:
     sources = sorted(p for p in csrc_dir().rglob("*") if p.suffix in {".h", ".cuh", ".cu", ".cpp"})
     sources = [p for p in sources if p.parent.name not in {"engine", "layer", "preload"}]  # no part of it
-    key = hashlib.sha256(" ".join([*compiler(), *flags]).encode())
+    key = hashlib.sha256(" ".join([*compiler(), *flags, *_modules()]).encode())
     for path in sources:
         key.update(path.read_bytes())
     cache = Path(tempfile.gettempdir()) / f"compcoll-executor-{os.getuid()}"
@@ -105,7 +123,7 @@ def build(library: Path | None = None) -> Path | None:
 
     def make(scratch: Path) -> Path:
         flags = FLAGS if library == _library(FLAGS) else PLAIN
-        compile_kernels(csrc_dir(), SOURCES, scratch, scratch / "executor.so", flags)
+        compile_kernels(csrc_dir(), _modules(), scratch, scratch / "executor.so", flags)
         return scratch / "executor.so"
 
     if library is not None:

@@ -15,7 +15,7 @@ from executor import build, library_path
 
 from benchmarks import gpu_check, gpu_kernels, offline_bundle
 from compcoll.devices import nvrtc
-from compcoll.devices.kernels import SOURCES
+from compcoll.devices.kernels import MODULES
 
 ROOT = Path(__file__).parents[2]
 needs_executor = pytest.mark.skipif(library_path() is None, reason="needs g++ on x86-64")
@@ -50,7 +50,7 @@ def put_tools(folder, monkeypatch):
 @pytest.mark.timeout(240)
 def test_what_hangs_fails_or_refuses_costs_its_own_rows(tmp_path, monkeypatch, capsys):
     put_tools(tmp_path, monkeypatch)
-    faults = "hang=int8_encode_f32,fail=int8_encode_f16,race=bfp_encode_f32"
+    faults = "hang=int8_encode_f32,fail=int8_encode_f16,race=bfp_encode_f32_7"
     monkeypatch.setenv("COMPCOLL_STANDIN_FAULTS", faults)
     codecs = "zfp:rate=8,int8,szp:abs=1e-30,bfp:bits=7"
     options = ("--codecs", codecs, "--types", "float32,float16", "--parts", "launch,times", "--limit", "15")
@@ -106,7 +106,7 @@ def test_all_parts_in_their_order(tmp_path, monkeypatch):
     assert rows["device", "device"]["gpu"] == "stand-in"
     for what in ("copies both ways at once", "pinned memory", "checksum"):
         assert rows["device", what]["GB/s"] > 0
-    assert {what for part, what in rows if part == "load"} == set(SOURCES)
+    assert {what for part, what in rows if part == "load"} == set(MODULES)
     assert rows["large", "zfp:rate=8 float32, 49152 bytes"]["status"] == "ok"
     assert rows["host", "lossless, 4 chunks of 8 KiB"]["encode us a chunk"] > 0
     found = [row for (part, _), row in rows.items() if part == "collectives"]

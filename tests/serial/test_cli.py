@@ -16,7 +16,7 @@ from compcoll.cli import COMMANDS, launch
 from compcoll.cli.choose import Goal
 from compcoll.cli.measure import Measurement, Subject
 from compcoll.codecs.registry import default_specs
-from compcoll.devices.kernels import SOURCES
+from compcoll.devices.kernels import MODULES
 
 
 @pytest.fixture
@@ -413,7 +413,7 @@ def test_run_looks_at_the_environment_first(run, ramp, monkeypatch, outside, var
 def test_kernels_tell_of_their_progress(run, monkeypatch):
     monkeypatch.setattr("compcoll.devices.inspection.inspect", lambda *_: [])
     lines = run("info", "--kernels", "--arch", "sm_90").stderr.splitlines()
-    assert lines[0] == f"1 of {len(SOURCES)}: {next(iter(SOURCES))} for sm_90"
+    assert lines[0] == f"1 of {len(MODULES)}: {MODULES[0]} for sm_90"
 
 
 def test_an_interrupt_does_not_wait_for_the_compiler():

@@ -286,7 +286,7 @@ def test_every_kernel_is_launched_by_its_name(device):
 def test_sources_are_one_text():
     from compcoll.devices.nvrtc import source
 
-    for name in kernels.SOURCES:
+    for name in kernels.MODULES:
         text = source(name)
         assert '#include "' not in text
         assert text.count("struct Job {") == 1

@@ -108,10 +108,10 @@ def test_chunks_that_are_ready_together_are_one_launch(comm, device):
     call = Call(comm, device, all_at_once, spec="bfp:bits=7", n=8 * CHUNK)
     _engine.wait(call.run)
     assert call.right
-    assert device.launches["bfp_encode_f32"] == 1
-    assert device.launches["bfp_decode_f32"] <= 8
+    assert device.launches["bfp_encode_f32_7"] == 1
+    assert device.launches["bfp_decode_f32_7"] <= 8
     assert device.pageable == 0
-    assert device.copies <= 1 + 8 + 3 * device.launches["bfp_decode_f32"] + 8  # jobs, frames, and results
+    assert device.copies <= 1 + 8 + 3 * device.launches["bfp_decode_f32_7"] + 8  # jobs, frames, and results
 
 
 def test_values_that_are_refused_go_lossless(comm, device):
