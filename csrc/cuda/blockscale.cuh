@@ -27,17 +27,13 @@ struct Bytes {
 };
 
 struct Int8 : Integer<127>, Bytes {
-  static CC_HD uint32_t code(uint32_t codes, uint32_t k) {
-    return uint32_t(int32_t(codes << (24 - 8 * k)) >> 24);
-  }
+  static CC_HD uint32_t code(uint32_t codes, uint32_t k) { return uint32_t(int32_t(codes << (24 - 8 * k)) >> 24); }
 };
 
 struct Int4 : Integer<7> {
   static constexpr bool halves = true;
   static CC_HD uint64_t nbytes(uint64_t n) { return n / 2 + n % 2; }
-  static CC_HD uint32_t code(uint32_t codes, uint32_t k) {
-    return uint32_t(int32_t(codes << (28 - 4 * k)) >> 28);
-  }
+  static CC_HD uint32_t code(uint32_t codes, uint32_t k) { return uint32_t(int32_t(codes << (28 - 4 * k)) >> 28); }
 };
 
 struct Fp8 : Bytes {
@@ -88,9 +84,7 @@ CC_HD uint32_t from_lane(uint32_t v, uint32_t lane) { return __shfl_sync(full_wa
 CC_HD uint64_t from_lane(uint64_t v, uint32_t lane) {
   return from_lane(uint32_t(v), lane) | uint64_t(from_lane(uint32_t(v >> 32), lane)) << 32;
 }
-CC_HD double from_lane(double v, uint32_t lane) {
-  return bit_cast<double>(from_lane(bit_cast<uint64_t>(v), lane));
-}
+CC_HD double from_lane(double v, uint32_t lane) { return bit_cast<double>(from_lane(bit_cast<uint64_t>(v), lane)); }
 
 // Four values from one on; behind the last one there are zeros.
 template <bool whole, class Stored>
@@ -138,8 +132,7 @@ CC_HD Word scaled_to_lane(const S& layout, const Word* of_row) {
 
 // Four codes from one on, and their part of the checksum. `offset`: words in front of the codes.
 template <class Q, bool whole>
-CC_HD void scaled_store(uint8_t* codes, uint64_t i, uint64_t n, uint32_t row, uint64_t offset,
-                        Checksum& sum) {
+CC_HD void scaled_store(uint8_t* codes, uint64_t i, uint64_t n, uint32_t row, uint64_t offset, Checksum& sum) {
   if (!whole && i + 4 > n) row = i < n ? row & ((1u << (Q::halves ? 4 : 8) * uint32_t(n - i)) - 1) : 0;
   if constexpr (Q::halves) {
     const uint32_t next = __shfl_xor_sync(full_warp, row, 1);
@@ -157,15 +150,14 @@ CC_HD void scaled_store(uint8_t* codes, uint64_t i, uint64_t n, uint32_t row, ui
 
 // whole: all values of the tile are there, and four can be loaded at once.
 template <class Q, class T, bool whole>
-CC_HD void scaled_encode_tile(const Job& job, const Scaled<Q, T>& layout, uint64_t t,
-                              typename Scaled<Q, T>::Bits& all, Checksum& sum) {
+CC_HD void scaled_encode_tile(const Job& job, const Scaled<Q, T>& layout, uint64_t t, typename Scaled<Q, T>::Bits& all,
+                              Checksum& sum) {
   using S = Scaled<Q, T>;
   using Stored = typename T::Stored;
   using Word = typename S::Bits;  // shuffles and atomics have 32 bits at least
   const uint64_t at = t * S::tile + 4 * lane_id(), first = t * S::tile >> layout.log2;
   Pack<Stored, 4> x[S::rows];
-  for (uint32_t r = 0; r < S::rows; r++)
-    x[r] = scaled_load<whole, Stored>(job.src, at + r * scaled_row, job.n);
+  for (uint32_t r = 0; r < S::rows; r++) x[r] = scaled_load<whole, Stored>(job.src, at + r * scaled_row, job.n);
   Word most[S::rows];
   scaled_most(layout, x, most);
   for (uint32_t r = 0; r < S::rows; r++) all = most[r] > all ? most[r] : all;
@@ -221,8 +213,7 @@ CC_HD void scaled_encode(const Job& job) {
   const S layout(job);
   typename Scaled<Q, T>::Bits all = 0;
   Checksum sum(job);
-  const uint64_t whole =
-      aligned(job.src, sizeof(Pack<typename T::Stored, 4>) < 16 ? 8 : 16) ? job.n / S::tile : 0;
+  const uint64_t whole = aligned(job.src, sizeof(Pack<typename T::Stored, 4>) < 16 ? 8 : 16) ? job.n / S::tile : 0;
   if (layout.nbytes(job) <= job.nbytes) {
     uint64_t t = warp_id();
     for (; t < whole; t += warp_count()) scaled_encode_tile<Q, T, true>(job, layout, t, all, sum);
@@ -250,8 +241,7 @@ CC_HD uint32_t scaled_codes(const uint8_t* codes, uint64_t i, uint64_t n, uint64
   } else {
     const uint64_t end = Q::nbytes(n), begin = Q::halves ? i / 2 : i;
     uint32_t row = 0;
-    for (uint32_t k = 0; k < (Q::halves ? 2 : 4); k++)
-      row |= begin + k < end ? uint32_t(codes[begin + k]) << 8 * k : 0;
+    for (uint32_t k = 0; k < (Q::halves ? 2 : 4); k++) row |= begin + k < end ? uint32_t(codes[begin + k]) << 8 * k : 0;
     const uint32_t next = Q::halves ? __shfl_xor_sync(full_warp, row, 1) : 0;
     if (begin < end && (!Q::halves || lane_id() % 2 == 0)) sum.add(row | next << 16, offset + begin / 4);
     return row;

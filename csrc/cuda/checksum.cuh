@@ -24,9 +24,7 @@ struct Checksum {
   CC_HD void add(uint32_t word, uint64_t i) {
     if (wanted) sum += checksum_word(word, i);
   }
-  CC_HD void add(uint64_t word, uint64_t i) {
-    add(uint32_t(word), 2 * i), add(uint32_t(word >> 32), 2 * i + 1);
-  }
+  CC_HD void add(uint64_t word, uint64_t i) { add(uint32_t(word), 2 * i), add(uint32_t(word >> 32), 2 * i + 1); }
   CC_HD void note(const Job& job) const {
     const uint32_t all = warp_sum(sum);
     if (lane_id() == 0 && all) atomicAdd(&job.result->checksum, all);

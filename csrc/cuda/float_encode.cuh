@@ -16,7 +16,7 @@ struct FloatEncoding {
   using C = FloatChunk<dtype>;
   C chunk;
   uint32_t window[float_window], count[256], key[floats::max_symbols - 1];  // of bytes, of the commonest ones
-  uint32_t any[2], missing[2];  // bits that some value has, and that some value has not
+  uint32_t any[2], missing[2];              // bits that some value has, and that some value has not
   uint32_t lengths[floats::max_depth + 1];  // values by the length of their code; first, the escapes
   uint32_t flag;
   uint16_t entry[256];  // a byte's code, its length above, and then whether it is the escape

@@ -53,21 +53,13 @@ constexpr uint32_t full_warp = 0xffffffffu;
 // In blocks of `threads`.
 CC_HD uint32_t lane_id() { return threadIdx.x % 32; }
 template <uint32_t threads = CC_CTA>
-CC_HD uint64_t warp_id() {
-  return uint64_t(blockIdx.x) * (threads / 32) + threadIdx.x / 32;
-}
+CC_HD uint64_t warp_id() { return uint64_t(blockIdx.x) * (threads / 32) + threadIdx.x / 32; }
 template <uint32_t threads = CC_CTA>
-CC_HD uint64_t warp_count() {
-  return uint64_t(gridDim.x) * (threads / 32);
-}
+CC_HD uint64_t warp_count() { return uint64_t(gridDim.x) * (threads / 32); }
 template <uint32_t threads = CC_CTA>
-CC_HD uint64_t thread_id() {
-  return uint64_t(blockIdx.x) * threads + threadIdx.x;
-}
+CC_HD uint64_t thread_id() { return uint64_t(blockIdx.x) * threads + threadIdx.x; }
 template <uint32_t threads = CC_CTA>
-CC_HD uint64_t thread_count() {
-  return uint64_t(gridDim.x) * threads;
-}
+CC_HD uint64_t thread_count() { return uint64_t(gridDim.x) * threads; }
 
 template <class W>
 CC_HD W warp_max(W v) {
@@ -122,12 +114,12 @@ CC_HD bool aligned(const void* p, uint32_t to) { return reinterpret_cast<size_t>
 
 // A kernel of this name that gives its job to a function: blocks of so many threads, of which a
 // multiprocessor shall hold so many.
-#define CC_KERNEL_OF(threads, resident, name, ...)                \
-  extern "C" __global__ void __launch_bounds__(threads, resident) \
-      name(const compcoll::CC_LEVEL::cuda::Job* jobs) {           \
-    using namespace compcoll::CC_LEVEL::cuda;                     \
-    const Job job = jobs[blockIdx.y];                             \
-    __VA_ARGS__(job);                                             \
+#define CC_KERNEL_OF(threads, resident, name, ...)                              \
+  extern "C" __global__ void __launch_bounds__(threads, resident) name(         \
+      const compcoll::CC_LEVEL::cuda::Job* jobs) {                              \
+    using namespace compcoll::CC_LEVEL::cuda;                                   \
+    const Job job = jobs[blockIdx.y];                                           \
+    __VA_ARGS__(job);                                                           \
   }
 // With 8 blocks asked for, the compiler takes up to 64 registers; left to itself it spills in order to fit
 // 16.

@@ -70,8 +70,8 @@ CC_HD uint32_t count_below(uint64_t map, uint32_t r, uint32_t below) {
 // A block's words that are not zero, and lane g's map of group g. Returns how many words there are. whole: all
 // words of the block are there, each at its place in memory.
 template <class W, bool whole>
-CC_HD uint32_t mpc_compact(const Job& job, const MpcLayout<W>& layout, uint64_t b,
-                           const Transposer& transpose, W* out, W& own_map) {
+CC_HD uint32_t mpc_compact(const Job& job, const MpcLayout<W>& layout, uint64_t b, const Transposer& transpose,
+                           W* out, W& own_map) {
   using M = MpcLayout<W>;
   constexpr uint32_t ahead = 8 / M::rows;  // groups of which the loads are on their way together
   const uint32_t lane = lane_id(), groups = whole ? M::max_groups : layout.groups(b);
@@ -226,8 +226,7 @@ CC_HD void mpc_expand(const Job& job, const MpcLayout<W>& layout, uint64_t b, co
                       const W* in, W own_map, uint32_t own_begin) {
   using M = MpcLayout<W>;
   constexpr uint32_t ahead = 4 / M::rows;  // groups of which the loads are on their way together
-  const uint32_t lane = lane_id(), groups = whole ? M::max_groups : layout.groups(b),
-                 below = (1u << lane) - 1;
+  const uint32_t lane = lane_id(), groups = whole ? M::max_groups : layout.groups(b), below = (1u << lane) - 1;
   W last = 0, sum = 0;
 #pragma unroll 1
   for (uint32_t first = 0; first < groups; first += ahead) {
@@ -276,7 +275,8 @@ CC_HD void mpc_decode(const Job& job) {
       auto in = reinterpret_cast<const W*>(job.src + layout.fixed) + begin;
       if (mpc_is_whole<W>(job.dst, job.n, b))
         mpc_expand<W, Sink, true>(job, layout, b, transpose, in, map, upto - count);
-      else mpc_expand<W, Sink, false>(job, layout, b, transpose, in, map, upto - count);
+      else
+        mpc_expand<W, Sink, false>(job, layout, b, transpose, in, map, upto - count);
     }
     if (t == layout.tiles - 1 && warp == CC_WARPS - 1) {  // a word may follow that no bit stands for
       const uint64_t tail = layout.words % mpc::block_words;

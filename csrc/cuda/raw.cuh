@@ -30,8 +30,7 @@ CC_HD void raw_copy(const Job& job) {
 template <class W, class Sink>
 CC_HD void raw_decode_add(const Job& job) {
   const uint64_t words = (job.n + sizeof(W) - 1) / sizeof(W);
-  for (uint64_t i = thread_id(); i < words; i += thread_count())
-    Sink::template put<false>(job, i, mpc_load<W>(job, i));
+  for (uint64_t i = thread_id(); i < words; i += thread_count()) Sink::template put<false>(job, i, mpc_load<W>(job, i));
 }
 
 // job.n elements of A become elements of B.

@@ -22,9 +22,7 @@ CC_HD void others_may_run() {}
 // Of an address of which nothing is known, atomicAdd asks first what kind of memory it is.
 CC_HD uint64_t count_up(uint64_t* word) {
   uint64_t v;
-  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], 1;"
-               : "=l"(v)
-               : "l"(__cvta_generic_to_global(word))
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], 1;" : "=l"(v) : "l"(__cvta_generic_to_global(word))
                : "memory");
   return v;
 }
@@ -82,7 +80,9 @@ CC_HD uint64_t look_back(uint64_t* words, uint64_t tile, uint64_t size) {
 }
 
 // In shared memory; one for each thing that is summed up.
-struct TileSums { uint64_t count[CC_WARPS], begin; };
+struct TileSums {
+  uint64_t count[CC_WARPS], begin;
+};
 
 // Shared memory of a kernel with one running sum.
 struct TilePass {

@@ -107,8 +107,7 @@ CC_HD void szp_encode(const Job& given) {
   for (uint64_t t; (t = draw_tile(job, shared.pass.drawn)) < tiles;) {
     const uint64_t first = szp_first(t);
     SzpMade<T> made(shared.words[threadIdx.x / 32], job, first, szp_count(job.n, first));
-    if ((first + szp_each) * szp_block <= job.n)
-      szp_encode_blocks<T, true>(job, quantise, transpose, first, made);
+    if ((first + szp_each) * szp_block <= job.n) szp_encode_blocks<T, true>(job, quantise, transpose, first, made);
     else szp_encode_blocks<T, false>(job, quantise, transpose, first, made);
     made.write(job, t, tile_words(job), shared.pass.sums, sum);
   }
@@ -170,8 +169,7 @@ CC_HD void szp_decode(const Job& job) {
     const uint64_t begin = sum_before_warp(tile_words(job), t, all, shared.sums);
     if (!in.place(job, t, begin, upto - in.nbytes)) continue;
     const uint64_t first = szp_first(t);
-    if ((first + szp_each) * szp_block <= job.n)
-      szp_decode_blocks<T, adding, true>(job, in, transpose, step, first);
+    if ((first + szp_each) * szp_block <= job.n) szp_decode_blocks<T, adding, true>(job, in, transpose, step, first);
     else szp_decode_blocks<T, adding, false>(job, in, transpose, step, first);
   }
 }

@@ -112,8 +112,8 @@ struct SzpMade {
   }
 
   template <class Store>
-  CC_HD void append(const Transposer& transpose, uint32_t chosen, uint32_t z, uint32_t plain,
-                    uint32_t unchanged, Store store) {
+  CC_HD void append(const Transposer& transpose, uint32_t chosen, uint32_t z, uint32_t plain, uint32_t unchanged,
+                    Store store) {
     const uint32_t lane = lane_id();
     uint32_t* out = words + size;
     if (chosen == szp_raw) {
@@ -146,8 +146,7 @@ struct SzpMade {
       }
       if (rest) {  // without what stands behind the last byte
         const uint32_t last = words[size - 1], at = uint32_t(begin / 4) + size - 1;
-        sum.sum +=
-            sum.wanted ? checksum_word(last & ((1u << 8 * rest) - 1), at) - checksum_word(last, at) : 0;
+        sum.sum += sum.wanted ? checksum_word(last & ((1u << 8 * rest) - 1), at) - checksum_word(last, at) : 0;
       }
     }
     if (b == blocks - 1) szp_end(job, begin + 4 * size - (rest ? 4 - rest : 0));

@@ -98,8 +98,7 @@ CC_HD void zfp_decode(const Job& job) {
     decode_exactly<E, N, Accumulate>(job, line, table);
   } else {
     const bool packed = aligned(job.dst, !Accumulate && sizeof(typename E::Stored) == 2 ? 8 : 16);
-    for (uint64_t block = thread_id<zfp_threads>(); block < line.blocks;
-         block += thread_count<zfp_threads>()) {
+    for (uint64_t block = thread_id<zfp_threads>(); block < line.blocks; block += thread_count<zfp_threads>()) {
       uint32_t word[N];
       load_words<N>(reinterpret_cast<const uint32_t*>(job.src), block, line, word);
       decode_block<E, N, false, false, Accumulate>(job, line, uint32_t(block), packed, table, word);

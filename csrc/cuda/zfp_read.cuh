@@ -14,10 +14,10 @@ namespace cuda {
 // States of the automaton, by the code that it reads next. n: coefficients that have had a 1 in a plane
 // above; n = 3 has the codes of 4.
 namespace reading {
-constexpr uint32_t first = 0,  // the first 1 of the block
-    own = 1,  // one of a plane's first n: 1 if n = 1, 2 and 3 if n = 2, 4 to 7 if n = 4
-    more = 8,  // whether a plane with n = 1 or 2 so far, in rows 8 and 9, has another 1
-    scan = 10,  // which coefficient has it, the one in question being 0, 1 or 2
+constexpr uint32_t first = 0,       // the first 1 of the block
+    own = 1,                        // one of a plane's first n: 1 if n = 1, 2 and 3 if n = 2, 4 to 7 if n = 4
+    more = 8,                       // whether a plane with n = 1 or 2 so far, in rows 8 and 9, has another 1
+    scan = 10,                      // which coefficient has it, the one in question being 0, 1 or 2
     states = 13;
 }  // namespace reading
 
@@ -62,7 +62,9 @@ struct Reader {
 // Index: 256 times the state, and 8 bits. Entry: planes begun (bits 0-7), the next state (8-15), then a
 // nibble for each coefficient, to be XORed to its planes after the last of them has moved on by those begun.
 // Where 4 begin, the one before has nothing left to come.
-struct alignas(16) ReadTable { uint32_t entry[256 * reading::states] = {}; };
+struct alignas(16) ReadTable {
+  uint32_t entry[256 * reading::states] = {};
+};
 
 constexpr ReadTable make_read_table() {
   ReadTable t;

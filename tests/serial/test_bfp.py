@@ -446,6 +446,8 @@ def test_falling_values_that_are_nearly_constant(dtype):
 @pytest.mark.parametrize("n", [2, 7, 24])
 def test_arrays_below_the_least_step_go_out_lossless(dtype, n):
     dtype = np.dtype(dtype)
+    if dtype.itemsize == 2 and n > 15:
+        pytest.skip("payloads are larger than these arrays")
     real, codec = dtypes.real_dtype(dtype), make(f"bfp:bits={n}")
     wide = np.float64 if real.itemsize == 8 else np.float32
     least = (2.0**-511 if real.itemsize == 8 else 2.0**-126) * (2 ** (n - 1) - 1)
@@ -464,9 +466,8 @@ def test_arrays_below_the_least_step_go_out_lossless(dtype, n):
     # As part of a larger array, and where there is nothing at all, it is not.
     for array in (np.where(np.arange(3000) < 1500, shape * least / 2, shape), np.zeros(3000)):
         array = array.astype(real).view(dtype)
-        if real.itemsize > 2 or n == 7:
-            _, decoded, bound = roundtrip(codec, array)
-            assert largest_error(array, decoded) <= exact(bound)
+        _, decoded, bound = roundtrip(codec, array)
+        assert largest_error(array, decoded) <= exact(bound)
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.inf, 2.0**126, 2.0**510])
