@@ -53,7 +53,8 @@ struct Args {
   uint32_t acc_dtype;    // decode_add: type of dst (FLOAT32 for 16-bit floats, else dtype)
   double bound;  // encode, add: out, largest absolute error of any real number; 0 if exact, NaN if unknown
   const void* base;  // nbytes() that both sides have, of a codec of differences; null where there are none
-  bool past_cache = false;  // decode: dst is large and not read soon, so that a codec may write past the cache
+  // decode, reconstruct: dst, or `values`, is large and not read soon, so that a codec may write past the cache.
+  bool past_cache = false;
 
   CC_HD uint64_t size() const { return shape[0] * shape[1] * shape[2]; }
   CC_HD uint64_t nbytes() const { return size() * itemsize(dtype); }

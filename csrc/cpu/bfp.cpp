@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "bfp_lanes.h"
+#include "past_cache.h"
 #include "prefetch.h"
 #include "table.h"
 
@@ -75,6 +76,7 @@ class Encoder {
   static constexpr int n_lanes = X::n, G = X::together;
   static constexpr Word magnitude = Word(-1) >> 1;
   static constexpr auto all = std::make_integer_sequence<int, n_lanes>();
+  using Copy = PastCache<tile<F> * sizeof(T)>;
 
  public:
   // `values`, which may be src or null, gets what is decoded.
@@ -86,6 +88,8 @@ class Encoder {
     if (layout_.nbytes > args_->capacity || layout_.nbytes > args_->nbytes()) return TOO_LARGE;
     if (values_ == src_)
       if (const int64_t status = refusal(rules_, largest_magnitude<T, F>(src_, n_))) return status;
+    Copy copy(values_);
+    if (values_ && values_ != src_ && args_->past_cache) copy_ = &copy;
     for (uint32_t i = 0; i < block; i++) inside_[i] = i < rules_.dim ? 0 : magnitude;
     if (layout_.blocks) memset(dst_ + layout_.codes_nbytes + layout_.scales_nbytes - sizeof(F), 0, sizeof(F));
     for (uint64_t t = 0; t < layout_.tiles; t += G) {
@@ -106,6 +110,7 @@ class Encoder {
         else rules_.stochastic ? code<false, true>(t + g, g) : code<false, false>(t + g, g);
       }
     }
+    if (copy_) copy.finish(), written_past_cache();
     if (const int64_t status = refusal(rules_, top_)) return status;
     const double rounding = sizeof(T) == sizeof(F) ? 0 : Real<T>::unit,
                  tiny = sizeof(T) == sizeof(F) ? 0 : Real<T>::tiny;
@@ -219,9 +224,11 @@ class Encoder {
     const int blocks = blocks_of(t);
     uint8_t* scales = dst_ + layout_.codes_nbytes + t * tile_blocks<F> * 2;
     alignas(64) char some[tile<F> * sizeof(T)];
-    char* values = giving && !last ? values_ + t * tile<F> * sizeof(T) : some;
+    char* values = !giving || last ? some : values_ + t * tile<F> * sizeof(T);
+    if (giving && copy_) values = copy_->room();
     for (int b = 0; b < blocks; b++) {
       const uint32_t code = tiles_.code[b][g];
+      if (giving && copy_) copy_->until(b * block * sizeof(T));
       store(scales + 2 * b, uint16_t(code));
       char* into = values + b * block * sizeof(T);
       if (!(code & 1)) {
@@ -237,7 +244,8 @@ class Encoder {
         for (uint32_t i = 0; i < rules_.dim; i++) q[i] -= Word(tiles_.before[b][i][g]);
       }
     }
-    if (giving && last) memcpy(values_ + t * tile<F> * sizeof(T), some, rest * sizeof(T));
+    if (giving && copy_) copy_->made((last ? rest : tile<F>)*sizeof(T));
+    else if (giving && last) memcpy(values_ + t * tile<F> * sizeof(T), some, rest * sizeof(T));
     char* to = reinterpret_cast<char*>(dst_) + t * rules_.bits * row * sizeof(F);
     pack<U>(codes_, int(rules_.bits), 2 * blocks, to);
   }
@@ -268,6 +276,7 @@ class Encoder {
   const uint64_t n_;
   const Rules<F> rules_;
   const Layout<F> layout_;
+  Copy* copy_ = nullptr;  // of the values, past the cache
   Word top_ = 0, top_step_ = 0;
   alignas(64) Word inside_[block];
   alignas(64) Word codes_[tile<F>];

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "../lanes.h"
+#include "prefetch.h"
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -36,7 +37,10 @@ inline void copy_past_cache(char* to, const char* from, uint64_t nbytes) {
                  head = ahead < nbytes ? ahead : nbytes;
   memcpy(to, from, head);
   uint64_t i = head;
-  for (; i + cache_line <= nbytes; i += cache_line) stream_line(to + i, from + i);
+  for (; i + cache_line <= nbytes; i += cache_line) {
+    fetch_ahead<false>(from + i, cache_line);
+    stream_line(to + i, from + i);
+  }
   memcpy(to + i, from + i, nbytes - i);
 }
 

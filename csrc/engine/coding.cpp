@@ -69,19 +69,19 @@ Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* b
                    0, frame->checked, false};
   const bool takes = into.dtype == block.dtype && into.n == block.n;
   const Reference known = base ? base->reference() : Reference();
-  if (Error error = encode(block.data, carried, takes ? into.data : nullptr, frame, known)) return error;
+  const Values values(takes ? into.data : nullptr, into.past_cache);
+  if (Error error = encode(block.data, carried, values, frame, known)) return error;
   if (base) base->keep(level_, block.data, block.nbytes());
   return {};
 }
 
-Error Coder::encode(const uint8_t* data, double carried, uint8_t* values, Frame* frame,
-                    const Reference& base) {
+Error Coder::encode(const uint8_t* data, double carried, Values values, Frame* frame, const Reference& base) {
   Header& h = frame->header;
   int64_t nbytes = UNSUPPORTED;
   for (const Attempt& one : coding_.attempts) {
     nbytes = attempt(one, data, values, frame, base);
     if (nbytes == Callbacks::FAILED) return error_of(Problem::CALLBACK, *frame);
-    if (nbytes >= 0 && !values && may_overflow(h.bound) &&
+    if (nbytes >= 0 && !values.data && may_overflow(h.bound) &&
         overflows(h.bound, level_.largest(h.dtype, data, h.size())))
       nbytes = UNREPRESENTABLE;
     if (nbytes >= 0 && uint64_t(nbytes) <= h.nbytes()) break;
@@ -108,7 +108,7 @@ bool Coder::overflows(double bound, double largest) const {
 }
 
 // Payload bytes or a status, of one codec or those that it chooses.
-int64_t Coder::attempt(const Attempt& one, const uint8_t* data, uint8_t* values, Frame* frame,
+int64_t Coder::attempt(const Attempt& one, const uint8_t* data, Values values, Frame* frame,
                        const Reference& base) {
   static const uint64_t lossless = packed_name("lossless"), raw = packed_name("raw");
   Header& h = frame->header;
@@ -134,10 +134,11 @@ int64_t Coder::attempt(const Attempt& one, const uint8_t* data, uint8_t* values,
     }
   }
   int64_t nbytes = UNSUPPORTED;
-  if (values && codec->reconstruct) {
+  if (values.data && codec->reconstruct) {
     // A payload larger than the block would be dropped, when the block is overwritten already.
     args.capacity = h.nbytes();
-    nbytes = codec->reconstruct(&args, data, out, values);
+    args.past_cache = values.past_cache;
+    nbytes = codec->reconstruct(&args, data, out, values.data);
     frame->settled = nbytes != UNSUPPORTED;
   }
   if (nbytes == UNSUPPORTED) {

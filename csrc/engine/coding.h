@@ -108,6 +108,13 @@ struct Span {
   }
 };
 
+// Where a frame's values are to be put while it is encoded, if anywhere.
+struct Values {
+  Values(uint8_t* data = nullptr, bool past_cache = false) : data(data), past_cache(past_cache) {}
+  uint8_t* data;
+  bool past_cache;
+};
+
 class Coder {
  public:
   // `terms`: of the sums that frames go into; 0 where there are none.
@@ -119,7 +126,7 @@ class Coder {
   Error encode(Span block, double carried, Span into, Frame* frame, Base* base = nullptr);
   // The same where the frame has memory, and its header type and shape. `values` gets what the frame decodes
   // to if that comes on the way; it may be null, or `data`.
-  Error encode(const uint8_t* data, double carried, uint8_t* values, Frame* frame, const Reference& base);
+  Error encode(const uint8_t* data, double carried, Values values, Frame* frame, const Reference& base);
   Error decode(const Frame& frame, Span into, Base* base = nullptr);
   // `error`: what the values are off by, which grows.
   Error decode_add(const Frame& frame, Span into, double* error);
@@ -147,7 +154,7 @@ class Coder {
   Attempt chosen(const uint64_t* params) const;
 
  private:
-  int64_t attempt(const Attempt& attempt, const uint8_t* data, uint8_t* values, Frame* frame,
+  int64_t attempt(const Attempt& attempt, const uint8_t* data, Values values, Frame* frame,
                   const Reference& base);
   Allocator& allocator_of(const Frame& frame) { return frame.allocator ? *frame.allocator : pool_; }
   Error verify(const Frame& frame, const uint8_t** payload);

@@ -296,7 +296,9 @@ Error Run::encode(const Op& op) {
   const Dense block(pool_, span(op.block), true);
   const bool itself = op.into == op.block;
   const bool apart = op.into != NONE && !itself && !on_device(op.into);
-  const Dense other(pool_, apart ? span(op.into) : Span{nullptr, 0, 0}, false);
+  Span values = apart ? span(op.into) : Span{nullptr, 0, 0};
+  values.past_cache = apart && is_past_cache(op.into);
+  const Dense other(pool_, values, false);
   const Dense& into = itself ? block : other;
   Coder& coder = op.inside ? inside_coder_ : coder_;
   frame.checked = !op.inside || !wire_->allocator();
@@ -332,7 +334,9 @@ Error Run::write_decoded(const Op& op) {
     return {};
   }
   errors_[op.into] = frame.bound();
-  const Dense into(pool_, span(op.into), false);
+  Span values = span(op.into);
+  values.past_cache = is_past_cache(op.into);
+  const Dense into(pool_, values, false);
   Error error = coder_.decode(frame, into.span());
   if (!error) into.store();
   return error;

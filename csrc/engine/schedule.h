@@ -85,13 +85,17 @@ struct Schedule {
 
   void find_final() {
     std::vector<int32_t> users(blocks.size());
-    for (const Op& op : ops)
-      for (int32_t block : {op.block, op.into})
-        if (block != NONE && op.kind != RECV) users[block]++;
+    for (const Op& op : ops) {
+      if (op.block != NONE && op.kind != RECV) users[op.block]++;
+      // The same as its frame's encoder would have written.
+      if (op.into != NONE && op.kind != WRITE_DECODED) users[op.into]++;
+    }
     final_blocks.assign(blocks.size(), false);
     final_elements = 0;
     for (const Op& op : ops) {
-      const int32_t block = op.kind == DECODE ? op.block : op.kind == COPY ? op.into : NONE;
+      const int32_t block = op.kind == DECODE                      ? op.block
+                            : op.kind == COPY || op.kind == ENCODE ? op.into
+                                                                   : NONE;
       if (block == NONE || users[block] > 1 || blocks[block].buffer >= n_buffers) continue;
       final_blocks[block] = true;
       final_elements += uint64_t(blocks[block].n);
