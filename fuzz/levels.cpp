@@ -155,7 +155,9 @@ static void check_reconstruct(const Header& h, const Codec* codec, const Args& g
   Args args = given;
   args.capacity = capacity(h, given);
   Buffer dst(args.capacity, h.flags & BYTE_OFFSET);
+  args.past_cache = h.extra & 1;
   const int64_t status = codec->reconstruct(&args, src.data(), dst.data(), values.data());
+  args.past_cache = false;
   if (status == UNSUPPORTED) return;
   require(status == expected.status, "reconstruct answers what encode does");
   if (status < 0) return;

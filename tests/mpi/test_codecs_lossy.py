@@ -64,6 +64,34 @@ def test_replicas(comm, agree, codec, dtype):
 
 
 @many
+@pytest.mark.parametrize("codec", ["raw", "bfp:bits=7", "int8"])
+@pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype("f8"), BF16], ids=str)
+@pytest.mark.parametrize("offset", [0, 3])
+def test_results_that_are_written_past_the_cache(comm, agree, codec, dtype, offset):
+    """Of 4 MiB and more, to any address; nothing beside them is touched."""
+    ours, rank, size = compcoll.Comm(comm, codec=codec), comm.rank, comm.size
+    n = (5 << 20) // dtype.itemsize // size + 7
+    room = np.full(n * size + offset + 9, 5).astype(dtype)
+    got = room[offset : offset + n * size]
+    sources = [data(n, dtype, r) for r in range(size)]
+
+    def check(expected):
+        assert agree(within(comm, ours, got[: expected.size], expected))
+        assert agree((room[:offset] == 5).all() and (room[offset + n * size :] == 5).all())
+        assert agree(ours.report.accelerated)
+
+    ours.Allgather(typed(sources[rank]), typed(got))
+    check(np.concatenate(sources))
+    assert agree(same(comm, got))
+    ours.Alltoall(typed(np.concatenate([sources[rank]] * size)), typed(got))
+    check(np.concatenate(sources))
+    got[:] = np.concatenate(sources) if rank == 0 else 0
+    ours.Bcast(typed(got), 0)
+    check(np.concatenate(sources))
+    assert agree(same(comm, got))
+
+
+@many
 @lossy
 @dtypes
 @pytest.mark.parametrize("algorithm", ["ring", "direct"])
