@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -37,6 +36,8 @@ class Codec:
     spec : str
         ``name:key=value,...``, from which `compcoll.codec` makes an equal codec.
     """
+
+    __slots__ = ("__dict__", "__weakref__", "_codings")
 
     name: ClassVar[str]
     lossless: ClassVar[bool]
@@ -129,11 +130,11 @@ class Codec:
             Payload bytes, or a negative status of ``compcoll.core._cpu``: another codec takes the array.
         bound : float
             Largest absolute error of any value, of complex numbers |x - x'|; NaN where it is not known.
-            Compiled codecs give that of real and imaginary parts, from which frames get theirs.
         params : tuple of int
             Two unsigned 64-bit words for the header.
         """
-        return _cpu.encode(*self._arguments(src), src.reshape(-1).view(np.uint8), dst)
+        nbytes, bound, params = _cpu.encode(*self._arguments(src), src.reshape(-1).view(np.uint8), dst)
+        return nbytes, _cpu.modulus_bound(src.dtype.kind == "c", bound), params
 
     def decode_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int:
         """Decode a payload, whose bytes may be any.
@@ -198,8 +199,12 @@ class Codec:
                 return gpu.encode(self, array, out, carried, checksum)
             array = arrays.to_host(array)
         dtype = array.dtype
-        coding = self._codings.get(dtype)
-        if coding is None:
+        try:
+            coding = self._codings[dtype]
+        except AttributeError:  # there is none yet
+            self._codings = {dtype: self.coding(dtype)}
+            coding = self._codings[dtype]
+        except KeyError:
             coding = self._codings[dtype] = self.coding(dtype)
         return coding.encode(array, out, carried, checksum)
 
@@ -236,14 +241,15 @@ class Codec:
         """
         dtypes.code_of(dtype)
         codec = self.of_parts() if parts else self
-        return _cpu.Coding(dtype, self.lossless, codec.attempts(dtype), decode_other, guard, parts)
+        return _cpu.Coding(dtype, self.lossless, tuple(codec.attempts(dtype)), decode_other, guard, parts)
 
-    @cached_property
-    def _codings(self) -> dict[np.dtype, _cpu.Coding]:
-        return {}
-
-    def __getstate__(self) -> dict[str, object]:
-        return {key: value for key, value in self.__dict__.items() if key != "_codings"}
+    def __getstate__(self) -> object:
+        state = object.__getstate__(self)  # type: ignore[attr-defined]
+        if isinstance(state, tuple):  # of attributes, and of slots
+            own, slots = state
+            slots.pop("_codings", None)
+            state = (own, slots) if slots else own
+        return state
 
     def decode(self, frame, out=None):
         """Decompress a frame of any codec: its header says which. See `compcoll.decode`."""

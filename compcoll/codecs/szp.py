@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import struct
 
@@ -76,7 +77,7 @@ class SZP(Codec):
 
     def of_parts(self) -> SZP:
         """Get the codec of the parts of complex numbers, which are to keep this one's bound."""
-        made = SZP.__new__(SZP)  # whose bound may be below the limits
+        made = copy.copy(self)  # whose bound may be below the limits
         made.abs, made.rel = (one if one is None else one * _PART for one in (self.abs, self.rel))
         return made
 

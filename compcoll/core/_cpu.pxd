@@ -6,6 +6,8 @@ from libcpp.vector cimport vector
 
 
 cdef extern from "cpu/table.h" namespace "compcoll":
+    double complex_bound "compcoll::modulus_bound"(cbool, double)
+
     cdef struct Args:
         uint32_t dtype
         uint32_t ndim
@@ -117,15 +119,24 @@ cdef extern from "engine/coding.h" namespace "compcoll::engine" nogil:
         CPool(uint64_t) except +
     cdef cppclass Coder:
         Coder(const CCoding&, CPool&)
+        int32_t index_of(uint64_t)
         Error encode(const uint8_t*, double, uint8_t*, CFrame*, const CReference&) except +
         Error decode(const CFrame&, Span, cbool, const CReference&) except +
+
+
+cdef class Call:
+    cdef object read, written, failure
 
 
 cdef class Coding:
     cdef CCoding own
     cdef object decoder, guard
+    cdef dict calls
+    cdef bint calls_back
     cdef readonly tuple codecs
     cdef readonly object failed
+    cdef object enter(self, Call call)
+    cdef object leave(self, Call outer)
     cdef object encode_to(self, array, out, CFrame* frame, double carried, uint8_t* values, CReference base)
 
 

@@ -7,6 +7,7 @@ The table of csrc/abi.h is known here, and no codec by name.
 
 import os
 from contextlib import nullcontext
+from traceback import clear_frames
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from compcoll.core import dtypes
 from compcoll.core.errors import FrameError
 
 cimport numpy as cnp
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, INT64_MIN, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 cnp.import_array()
 
@@ -177,6 +180,11 @@ def add(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] a, c
     with nogil:
         n = found.add(&args, pa, a.shape[0], pb, b.shape[0], d)
     return n, args.bound, (args.params[0], args.params[1])
+
+
+def modulus_bound(bint parts, double bound):
+    """The bound of |x - x'| where the ``parts`` of complex numbers have this one; else the bound itself."""
+    return complex_bound(parts, bound)
 
 
 def accumulate(int dtype, int acc_dtype, const uint8_t[::1] src, uint8_t[::1] dst, uint64_t n):

@@ -137,6 +137,10 @@ cdef CReference reference_to(base, uint64_t number) except *:
     return reference
 
 
+cdef class Call:
+    """A thread's call with codecs that are not in the table: the arrays that own its memory, and what one raised."""
+
+
 cdef class Coding:
     """Codecs to try in turn for arrays of a dtype, and the decoder of any frame.
 
@@ -159,7 +163,7 @@ cdef class Coding:
     ----------
     codecs : tuple of Codec
     failed : BaseException or None
-        What a codec that is not in the table has raised last.
+        What a codec that is not in the table has raised last, while the engine called it.
     """
 
     def __init__(
@@ -168,7 +172,7 @@ cdef class Coding:
     ):
         cdef CAttempt attempt
         cdef int ndim
-        self.codecs, self.decoder, self.guard = codecs, decoder, guard
+        self.codecs, self.decoder, self.guard, self.calls = codecs, decoder, guard, {}
         self.own.level = &active
         self.own.dtype, self.own.lossless = 0 if dtype is None else dtypes.code_of(dtype), lossless
         self.own.parts = parts or is_complex(self.own.dtype)
@@ -177,6 +181,7 @@ cdef class Coding:
             for ndim in range(3):
                 attempt.params[ndim][0], attempt.params[ndim][1] = params[ndim]
             self.own.attempts.push_back(attempt)
+            self.calls_back = self.calls_back or attempt.codec == CODEC_CALLBACK
         self.own.callbacks.context = <void*>self
         self.own.callbacks.encode = call_encode
         self.own.callbacks.decode = call_decode
@@ -203,6 +208,19 @@ cdef class Coding:
         made = self.encode_to(array, out, &frame, 0.0, <uint8_t*>cnp.PyArray_DATA(values), base)
         return made, frame.settled
 
+    cdef object enter(self, Call call):
+        """Make a call this thread's; the one that it is made in, if any."""
+        thread = PyThread_get_thread_ident()
+        outer = self.calls.get(thread)
+        self.calls[thread] = call
+        return outer
+
+    cdef object leave(self, Call outer):
+        if outer is None:
+            del self.calls[PyThread_get_thread_ident()]
+        else:
+            self.calls[PyThread_get_thread_ident()] = outer
+
     cdef object encode_to(self, array, out, CFrame* frame, double carried, uint8_t* values, CReference base):
         """Fill in a frame; a view of its memory."""
         cdef CHeader* header = &frame.header
@@ -210,6 +228,7 @@ cdef class Coding:
         cdef uint8_t[::1] room
         cdef const uint8_t* data
         cdef Error error
+        cdef Call call = None, outer = None
         cdef int i
         header.dtype, header.ndim = self.own.dtype, cnp.PyArray_NDIM(array)
         if header.ndim > 3:
@@ -228,13 +247,21 @@ cdef class Coding:
             room = out
             frame.memory = &room[0]
         data = <const uint8_t*>cnp.PyArray_DATA(array)
-        if need < RELEASE_NBYTES:
-            error = Coder(self.own, _pool[0]).encode(data, carried, values, frame, base)
-        else:
-            with nogil:
+        if self.calls_back:
+            call = Call.__new__(Call)
+            call.read, call.written = array, out
+            outer = self.enter(call)
+        try:
+            if need < RELEASE_NBYTES:
                 error = Coder(self.own, _pool[0]).encode(data, carried, values, frame, base)
+            else:
+                with nogil:
+                    error = Coder(self.own, _pool[0]).encode(data, carried, values, frame, base)
+        finally:
+            if call is not None:
+                self.leave(outer)
         if error.problem != Problem.NONE:
-            raise self.failed if error.problem == Problem.CALLBACK else exception_of(&error)
+            raise call.failure if error.problem == Problem.CALLBACK else exception_of(&error)
         return out[:frame.nbytes]
 
     def decode(self, cnp.ndarray data not None, cnp.ndarray out=None, bint adding=False,
@@ -247,6 +274,7 @@ cdef class Coding:
         cdef CHeader* header = &frame.header
         cdef CReference reference
         cdef Error error
+        cdef Call call = None, outer = None
         cdef Span into
         if out is None:
             out = cnp.PyArray_EMPTY(header.ndim, <cnp.npy_intp*>header.shape, _TYPENUMS[header.dtype], 0)
@@ -258,30 +286,43 @@ cdef class Coding:
         into.dtype = wide(header.dtype) if adding else header.dtype
         if header.codec == packed_name(b"delta"):
             reference = reference_to(base, header.params[1] >> 32)
-        if header.nbytes() < RELEASE_NBYTES:
-            error = Coder(self.own, _pool[0]).decode(frame, into, adding, reference)
-        else:
-            with nogil:
+        if Coder(self.own, _pool[0]).index_of(header.codec) < 0:
+            call = Call.__new__(Call)
+            call.read, call.written = data, out
+            outer = self.enter(call)
+        try:
+            if header.nbytes() < RELEASE_NBYTES:
                 error = Coder(self.own, _pool[0]).decode(frame, into, adding, reference)
+            else:
+                with nogil:
+                    error = Coder(self.own, _pool[0]).decode(frame, into, adding, reference)
+        finally:
+            if call is not None:
+                self.leave(outer)
         if error.problem != Problem.NONE:
-            raise self.failed if error.problem == Problem.CALLBACK else exception_of(&error)
+            raise call.failure if error.problem == Problem.CALLBACK else exception_of(&error)
         return out
 
     @property
     def is_compiled(self):
         """Whether all codecs are in the table."""
-        cdef size_t i
-        return all([self.own.attempts[i].codec != CODEC_CALLBACK for i in range(self.own.attempts.size())])
+        return not self.calls_back
 
 
-cdef object array_at(const CHeader* header, const void* memory):
-    """Memory as an array of a frame's dtype and shape, which does not own it."""
-    return cnp.PyArray_SimpleNewFromData(
+cdef object array_at(const CHeader* header, const void* memory, owner):
+    """Memory as an array of a frame's dtype and shape; of an owner, if it has one."""
+    array = cnp.PyArray_SimpleNewFromData(
         header.ndim, <cnp.npy_intp*>header.shape, _TYPENUMS[header.dtype], <void*>memory)
+    if owner is not None:
+        cnp.set_array_base(array, owner)
+    return array
 
 
-cdef object bytes_at(const void* memory, cnp.npy_intp nbytes):
-    return cnp.PyArray_SimpleNewFromData(1, &nbytes, cnp.NPY_UINT8, <void*>memory)
+cdef object bytes_at(const void* memory, cnp.npy_intp nbytes, owner):
+    array = cnp.PyArray_SimpleNewFromData(1, &nbytes, cnp.NPY_UINT8, <void*>memory)
+    if owner is not None:
+        cnp.set_array_base(array, owner)
+    return array
 
 
 cdef object check_status(str codec, str method, value, str expected):
@@ -293,34 +334,56 @@ cdef object check_status(str codec, str method, value, str expected):
         )
 
 
+cdef int64_t failed(Coding coding, Call call, problem) noexcept:
+    """Keep what a codec raised: for the thread's call, or the engine, whose memory its arrays must not outlive."""
+    if call is not None:
+        call.failure = problem
+    else:
+        clear_frames(problem.__traceback__)
+        coding.failed = problem
+    return INT64_MIN
+
+
 cdef int64_t call_encode(
     void* context, uint64_t attempt, CHeader* header, const void* src, void* dst
 ) noexcept with gil:
     cdef Coding coding = <Coding>context
+    cdef Call call = coding.calls.get(PyThread_get_thread_ident())
     cdef uint64_t room = header.nbytes() + SLACK
     try:
         with coding.guard():
-            codec, values = coding.codecs[attempt], array_at(header, src)
+            codec, values = coding.codecs[attempt], array_at(header, src, None if call is None else call.read)
             values.flags.writeable = False
-            nbytes, bound, params = codec.encode_payload(values, bytes_at(dst, room))
+            out = bytes_at(dst, room, None if call is None else call.written)
+            nbytes, bound, params = codec.encode_payload(values, out)
             if not 0 <= nbytes <= room:
                 check_status(codec.name, "encode_payload", nbytes, "a size within dst")
+                return nbytes
             header.codec, header.bound = packed_name(codec.name.encode("ascii")), bound
             header.params[0], header.params[1] = params
             return nbytes
     except BaseException as problem:
-        coding.failed = problem
-        return INT64_MIN
+        return failed(coding, call, problem)
 
 
 cdef int64_t call_decode(void* context, const CFrame& frame, void* dst) noexcept with gil:
     cdef Coding coding = <Coding>context
+    cdef Call call = coding.calls.get(PyThread_get_thread_ident())
+    cdef const CHeader* header = &frame.header
+    cdef bint scratch = call is not None and cnp.PyArray_DATA(call.written) != dst
     try:
         with coding.guard():
-            status = coding.decoder(bytes_at(frame.memory, frame.nbytes), array_at(&frame.header, dst))
+            data = bytes_at(frame.memory, frame.nbytes, None if call is None else call.read)
+            data.flags.writeable = False
+            if scratch:  # which the codec may keep, and the pool gets back
+                out = np.empty(shape_of(header), dtypes.dtype_of(header.dtype))
+            else:
+                out = array_at(header, dst, None if call is None else call.written)
+            status = coding.decoder(data, out)
             if status != 0:
-                check_status(name_of(&frame.header).decode(), "decode_payload", status, "0")
+                check_status(name_of(header).decode(), "decode_payload", status, "0")
+            elif scratch:
+                memcpy(dst, cnp.PyArray_DATA(out), header.nbytes())
             return status
     except BaseException as problem:
-        coding.failed = problem
-        return INT64_MIN
+        return failed(coding, call, problem)

@@ -27,7 +27,7 @@ __all__ = [
 #: Files of csrc/cuda, each one module.
 SOURCES = ("frame", "largest", "zfp", "zfp_blocks", "blockscale", "bfp", "szp", "mpc", "float", "raw")
 #: Modules that are compiled to be looked at, or carried to a machine with a GPU: bfp has more.
-MODULES = (*SOURCES, *(f"bfp-{real}-{bits}" for real in ("f32", "f16", "bf16") for bits in (7, 16, 24)))
+MODULES = (*SOURCES, *(f"bfp-{real}-{bits}" for real in ("f32", "f16", "bf16") for bits in (7, 8, 16, 24)))
 
 #: A codec's name, a type, the words of the header, and the number of dimensions.
 Use = tuple[str, np.dtype, tuple[int, int], int]

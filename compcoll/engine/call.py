@@ -145,5 +145,5 @@ def prepare(
 
 def load_kernels(gpu: int, codecs: Iterable[Codec], dtype: np.dtype) -> None:
     """Have a GPU's kernels of codecs, and of those that take their place, before anything waits for them."""
-    attempts = [one for codec in codecs for one in codec.attempts(dtype)]
+    attempts = [one for codec in codecs for one in codec.attempts(dtype) if one._index >= 0]
     cuda.load_kernels(gpu, [(one.name, dtype, one.params(dtype, (1,)), 1) for one in attempts])

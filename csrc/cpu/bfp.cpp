@@ -88,8 +88,27 @@ class Encoder {
     if (layout_.nbytes > args_->capacity || layout_.nbytes > args_->nbytes()) return TOO_LARGE;
     if (values_ == src_)
       if (const int64_t status = refusal(rules_, largest_magnitude<T, F>(src_, n_))) return status;
+    if (values_ && values_ != src_ && args_->past_cache) encode_past_cache();
+    else encode();
+    if (const int64_t status = refusal(rules_, top_)) return status;
+    const double rounding = sizeof(T) == sizeof(F) ? 0 : Real<T>::unit,
+                 tiny = sizeof(T) == sizeof(F) ? 0 : Real<T>::tiny;
+    args_->bound = bound(rules_, bit_cast<F>(top_step_), bit_cast<F>(top_), rounding, tiny);
+    return layout_.nbytes;
+  }
+
+ private:
+  void encode_past_cache() {
     Copy copy(values_);
-    if (values_ && values_ != src_ && args_->past_cache) copy_ = &copy;
+    copy_ = &copy;
+    encode();
+    copy.finish();
+    written_past_cache();
+    copy_ = nullptr;
+  }
+
+  // All tiles, up to one with a value that is not finite.
+  void encode() {
     for (uint32_t i = 0; i < block; i++) inside_[i] = i < rules_.dim ? 0 : magnitude;
     if (layout_.blocks) memset(dst_ + layout_.codes_nbytes + layout_.scales_nbytes - sizeof(F), 0, sizeof(F));
     for (uint64_t t = 0; t < layout_.tiles; t += G) {
@@ -104,21 +123,14 @@ class Encoder {
       if (rules_.dim == 1) choose_steps<1>(t, count, blocks);
       else if (rules_.dim == 2) choose_steps<2>(t, count, blocks);
       else choose_steps<0>(t, count, blocks);
-      if (top_ >= Form<F>::infinity) return NONFINITE;
+      if (top_ >= Form<F>::infinity) return;
       for (int g = 0; g < count; g++) {
         if (values_) rules_.stochastic ? code<true, true>(t + g, g) : code<true, false>(t + g, g);
         else rules_.stochastic ? code<false, true>(t + g, g) : code<false, false>(t + g, g);
       }
     }
-    if (copy_) copy.finish(), written_past_cache();
-    if (const int64_t status = refusal(rules_, top_)) return status;
-    const double rounding = sizeof(T) == sizeof(F) ? 0 : Real<T>::unit,
-                 tiny = sizeof(T) == sizeof(F) ? 0 : Real<T>::tiny;
-    args_->bound = bound(rules_, bit_cast<F>(top_step_), bit_cast<F>(top_), rounding, tiny);
-    return layout_.nbytes;
   }
 
- private:
   int blocks_of(uint64_t t) const {
     const uint64_t blocks = layout_.blocks - t * tile_blocks<F>;
     return int(blocks < tile_blocks<F> ? blocks : tile_blocks<F>);

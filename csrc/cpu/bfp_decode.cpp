@@ -98,14 +98,15 @@ class Decoder {
   template <int D>
   bool decode_past_cache() {
     Copy copy(dst_);
-    for (uint64_t t = 0; t < layout_.tiles; t++) {
+    bool good = true;
+    for (uint64_t t = 0; good && t < layout_.tiles; t++) {
       const uint64_t rest = n_ - t * tile<F>, n = rest < tile<F> ? rest : tile<F>;
-      if (!decode_tile<D>(t, int((n + block - 1) / block), copy.room(), &copy)) return false;
-      copy.made(n * element);
+      good = decode_tile<D>(t, int((n + block - 1) / block), copy.room(), &copy);
+      if (good) copy.made(n * element);
     }
     copy.finish();
     written_past_cache();
-    return true;
+    return good;
   }
   template <int D>
   bool decode_all() {

@@ -68,6 +68,15 @@ Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* b
   frame->header = {0, block.dtype,    block.ndim(), {block.dim(0), block.dim(1), block.dim(2)}, {0, 0}, 0, 0,
                    0, frame->checked, false};
   const bool takes = into.dtype == block.dtype && into.n == block.n;
+  if (!block.n) {
+    static const uint64_t raw = packed_name("raw");
+    frame->header.codec = raw;
+    frame->header.bound = carried;
+    pack(level_, &frame->header, frame->memory);
+    frame->nbytes = HEADER_NBYTES;
+    if (base) base->keep(level_, block.data, 0);
+    return {};
+  }
   const Reference known = base ? base->reference() : Reference();
   const Values values(takes ? into.data : nullptr, into.past_cache);
   if (Error error = encode(block.data, carried, values, frame, known)) return error;
@@ -115,7 +124,9 @@ int64_t Coder::attempt(const Attempt& one, const uint8_t* data, Values values, F
   uint8_t* out = frame->memory + HEADER_NBYTES;
   if (one.codec == Attempt::CALLBACK) {
     const Callbacks& call = coding_.callbacks;
-    return call.encode(call.context, uint64_t(&one - coding_.attempts.data()), &h, data, out);
+    const int64_t nbytes = call.encode(call.context, uint64_t(&one - coding_.attempts.data()), &h, data, out);
+    if (nbytes >= 0 && h.dtype < COMPLEX64) h.bound = modulus(h.bound);  // of parts
+    return nbytes;
   }
   Args args = args_of(h, 0);
   const uint64_t* params = one.params[args.ndim - 1];

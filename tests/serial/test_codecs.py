@@ -1,5 +1,6 @@
 """What all codecs share: specs, the registry, frames in and out, errors."""
 
+import copy
 import pickle
 import re
 import subprocess
@@ -20,7 +21,7 @@ import compcoll
 from compcoll import FrameError, codec, codecs, decode, inspect
 from compcoll.cli.choose import Goal, ladders
 from compcoll.codecs import base, decoding, registry
-from compcoll.core import dtypes
+from compcoll.core import _cpu, dtypes
 from compcoll.frame import HEADER_NBYTES
 
 SPECS = [
@@ -382,6 +383,103 @@ def test_encoder_cannot_write_to_its_source(entry_points):
     with pytest.raises(ValueError, match="read-only"):
         codec("writing").encode(array)
     np.testing.assert_array_equal(array, VALUES)
+
+
+def test_a_refusal_needs_no_bound(entry_points):
+    class Refusing(Negated):
+        name = "refusing"
+
+        def encode_payload(self, src, dst):
+            return _cpu.UNREPRESENTABLE, None, None
+
+    entry_points["refusing"] = Refusing
+    assert inspect(codec("refusing").encode(VALUES)).codec == "raw"
+
+
+def test_arrays_that_a_codec_keeps_stay_alive(entry_points):
+    kept = []
+
+    class Keeping(Negated):
+        name = "keeping"
+
+        def encode_payload(self, src, dst):
+            kept.extend([src, dst])
+            return super().encode_payload(src, dst)
+
+        def decode_payload(self, info, payload, dst):
+            kept.extend([payload, dst])
+            return super().decode_payload(info, payload, dst)
+
+    entry_points["keeping"] = Keeping
+    made, n = codec("keeping"), 1 << 21
+    frame = made.encode(np.zeros(n, "f8"))
+    assert inspect(frame).codec == "keeping"
+    decoding.decode_add(frame.copy(), np.ones(n, "f8"))
+    del frame
+    source, encoded, payload, term = kept
+    assert not source.any()
+    assert not term.any()
+    assert (encoded[: payload.size] == payload).all()
+    for array in (source, payload):
+        with pytest.raises(ValueError, match="read-only"):
+            array[:1] = 1
+
+
+def test_threads_get_their_own_exceptions(entry_points):
+    class Raising(Negated):
+        name = "raising"
+
+        def encode_payload(self, src, dst):
+            raise KeyError(int(src[0]))
+
+    entry_points["raising"] = Raising
+    made = codec("raising")
+
+    def raised(k):
+        with pytest.raises(KeyError) as info:
+            made.encode(np.full(20_000, k, "f4"))
+        return info.value.args[0]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(raised, range(200))) == list(range(200))
+    assert made.coding(np.dtype("f4")).failed is None
+
+
+def test_attributes_of_a_codec_are_its_own(entry_points):
+    class Slotted(Negated):
+        __slots__ = ("level",)
+        name = "slotted"
+
+        def __init__(self, level=1):
+            self.level, self.more = level, 2
+
+        def options(self):
+            return {"level": self.level}
+
+    entry_points["slotted"] = Slotted
+    made = codec("slotted:level=3")
+    made.encode(VALUES)
+    assert vars(made) == {"more": 2}
+    for again in (copy.copy(made), pickle.loads(pickle.dumps(made.__getstate__()))):
+        state = again.__getstate__() if isinstance(again, Slotted) else again
+        assert state == ({"more": 2}, {"level": 3})
+
+
+def test_bounds_of_complex_numbers_of_codecs_that_wrap_compiled_ones(entry_points):
+    class Wrapping(type(codec("szp"))):
+        name = "wrapping"
+
+        def encode_payload(self, src, dst):
+            return super().encode_payload(src, dst)
+
+    rng = np.random.default_rng(1)
+    array = rng.standard_normal(4000) + 1j * rng.standard_normal(4000)
+    made = Wrapping(abs=1e-2)
+    made._index = codec("szp")._index
+    nbytes, bound, _ = made.encode_payload(array, np.empty(array.nbytes + 64, np.uint8))
+    assert nbytes > 0
+    assert 0.0099 < bound <= 1e-2
+    assert type(made.of_parts()) is Wrapping
 
 
 def test_example_of_a_codec_in_a_package_passes_its_test(tmp_path):
