@@ -39,6 +39,7 @@ class Codec:
 
     __slots__ = ("__dict__", "__weakref__", "_codings")
 
+    _codings: dict[np.dtype, _cpu.Coding]  # what it was used for
     name: ClassVar[str]
     lossless: ClassVar[bool]
     _index: ClassVar[int]
@@ -244,7 +245,7 @@ class Codec:
         return _cpu.Coding(dtype, self.lossless, tuple(codec.attempts(dtype)), decode_other, guard, parts)
 
     def __getstate__(self) -> object:
-        state = object.__getstate__(self)  # type: ignore[attr-defined]
+        state = object.__getstate__(self)
         if isinstance(state, tuple):  # of attributes, and of slots
             own, slots = state
             slots.pop("_codings", None)

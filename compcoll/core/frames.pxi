@@ -138,7 +138,7 @@ cdef CReference reference_to(base, uint64_t number) except *:
 
 
 cdef class Call:
-    """A thread's call with codecs that are not in the table: the arrays that own its memory, and what one raised."""
+    """A thread's call of codecs that are not in the table: what owns its memory, and what one raised."""
 
 
 cdef class Coding:
@@ -335,7 +335,7 @@ cdef object check_status(str codec, str method, value, str expected):
 
 
 cdef int64_t failed(Coding coding, Call call, problem) noexcept:
-    """Keep what a codec raised: for the thread's call, or the engine, whose memory its arrays must not outlive."""
+    """Keep what a codec raised: for the thread's call, or the engine, whose memory no array may outlive."""
     if call is not None:
         call.failure = problem
     else:

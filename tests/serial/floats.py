@@ -125,9 +125,9 @@ def decode_add_guarded(codec, params, payload, dtype, start):
 
 
 def encode(codec, array):
-    """Payload (or the negative status), bound and params, into a buffer as large as frames have."""
+    """Payload (or the negative status), bound of real numbers and params, in as much room as frames have."""
     out = np.empty(array.nbytes + 64, np.uint8)
-    nbytes, bound, params = codec.encode_payload(array, out)
+    nbytes, bound, params = _cpu.encode(*codec._arguments(array), bits(array), out)
     return (nbytes if nbytes < 0 else out[:nbytes].copy()), bound, params
 
 
