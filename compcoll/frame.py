@@ -15,7 +15,7 @@ offset bytes field
 32     24    shape, three 64-bit words, C order; unused ones are 1
 56     8     payload bytes
 64     8     float64: largest absolute error of any value since the data's owner encoded it, of complex
-             numbers |x - x'|; 0 if exact, NaN where it is not known
+             numbers ``|x - x'|``; 0 if exact, NaN where it is not known
 72     4     checksum of the payload (csrc/checksum.h), 0 without one
 76     4     checksum of the 76 bytes before it
 ====== ===== =========================================================================
@@ -56,7 +56,7 @@ class FrameInfo:
     payload_nbytes, payload_offset : int
         Where the payload lies in the frame, in bytes.
     bound : float
-        Largest absolute error of any value, of complex numbers |x - x'|; 0 if exact, NaN if unknown.
+        Largest absolute error of any value, of complex numbers ``|x - x'|``; 0 if exact, NaN if unknown.
     fallback : bool
         Whether a lossy codec was asked for and the payload is lossless in its place.
     checksum : int or None

@@ -42,7 +42,7 @@ class Report:
         Chunks that went lossless because their lossy codec could not carry them.
     error_bound : float or None
         Largest absolute error of any value of this rank's result, or of the message that it sent, after all
-        hops, with the roundings of additions and of a sum; of complex numbers that of |x - x'|. 0 if that is
+        hops, with the roundings of additions and of a sum; of complex numbers ``|x - x'|``. 0 if that is
         exact, None where it is not known.
     seconds : dict of str to float
         Time spent in ``encode``, ``decode`` (over all threads), ``wait`` (nothing else to do) and ``total``.

@@ -80,6 +80,7 @@ struct Rules {
   bool stochastic, valid;
   F per_value, per_difference;
   Word margin;  // so that the largest code is not exceeded where a step's own roundings could do it
+  Word least;  // the bits of the largest magnitude that the least step codes
   Word never;  // all ones but the sign where there are no differences
 
   CC_HD explicit Rules(const uint64_t* params) {
@@ -88,6 +89,7 @@ struct Rules {
             (params[0] >> 16 & 0xffff) == 0;
     const uint64_t half = valid ? uint64_t(1) << (bits - 1) : 4;
     per_value = F(1) / F(half - 1);
+    least = bit_cast<Word>(bit_cast<F>(Form<F>::lowest) * F(half - 1));
     per_difference = F(1) / (half == 2 ? F(0.5) : F(half - (stochastic ? 3 : 2)));
     margin = stochastic || bits > Form<F>::max_bits - 4 ? 8 : 0;
     never = stochastic && half == 2 ? Word(-1) >> 1 : 0;
@@ -148,11 +150,9 @@ CC_HD Scale<V, U> choose(const Rules<F>& rules, U most, U change) {
 // step, all of them would have fewer bits than they are promised.
 template <class F>
 CC_HD int64_t refusal(const Rules<F>& rules, typename Form<F>::Word most) {
-  using Word = typename Form<F>::Word;
   if (most >= Form<F>::infinity) return NONFINITE;
   if (most >= Form<F>::refused) return UNREPRESENTABLE;
-  const Word step = bit_cast<Word>(multiply(bit_cast<F>(most), rules.per_value));
-  return most > 0 && step < Form<F>::lowest ? UNREPRESENTABLE : 0;
+  return most > 0 && most < rules.least ? UNREPRESENTABLE : 0;
 }
 
 // Whether an encoder writes this scale.

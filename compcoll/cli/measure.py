@@ -40,7 +40,7 @@ class Measurement:
     bits : float
         Bits of the frame for each real number; complex values are two.
     max_error : float
-        Largest absolute error of the finite values, of complex numbers |x - x'|; NaN if one that is not
+        Largest absolute error of the finite values, of complex numbers ``|x - x'|``; NaN if one that is not
         finite was changed.
     psnr : float or None
         Peak signal-to-noise ratio in dB, relative to the range of the values; None where lossless.

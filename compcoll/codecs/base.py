@@ -130,7 +130,7 @@ class Codec:
         nbytes : int
             Payload bytes, or a negative status of ``compcoll.core._cpu``: another codec takes the array.
         bound : float
-            Largest absolute error of any value, of complex numbers |x - x'|; NaN where it is not known.
+            Largest absolute error of any value, of complex numbers ``|x - x'|``; NaN where it is not known.
         params : tuple of int
             Two unsigned 64-bit words for the header.
         """

@@ -24,7 +24,7 @@ class SZP(Codec):
     Parameters
     ----------
     abs : float, optional
-        Largest absolute error of any value, from 2**-1022 to 2**1020; of complex numbers that of |x - x'|.
+        Largest absolute error of any value, from 2**-1022 to 2**1020; of complex numbers ``|x - x'|``.
     rel : float, optional
         The same as a fraction of each array's range of values, max - min over what is finite, real and
         imaginary parts alike. At most one of the two is given; the default is ``rel=1e-3``.

@@ -133,17 +133,18 @@ CC_HD void bfp_encode_tile(const Job& job, const BfpTile<T>& tile, typename BfpT
   using Word = typename BfpTile<T>::Word;
   using Stored = typename T::Stored;
   using Rounding = BfpRounding<N, F>;
-  constexpr uint32_t most_rows = 2 * bfp::tile_blocks<F>;
-  Stored ahead[N ? most_rows : 1];  // all loads come before the first use
-  if constexpr (N > 0) {
+  constexpr uint32_t batch = bfp::tile_blocks<F>;  // rows, half of a tile's
+  Stored ahead[N ? batch : 1];  // all loads of a batch come before the first use
+  auto load_batch = [&](uint32_t first) {
     auto from = reinterpret_cast<const Stored*>(job.src) + tile.at + tile.lane;
 #pragma unroll
-    for (uint32_t i = 0; i < most_rows; i++) ahead[i] = from[bfp::row * i];
-  }
+    for (uint32_t i = 0; i < batch; i++) ahead[i] = from[bfp::row * (first + i)];
+  };
   auto load = [&](uint32_t i) {
-    if constexpr (N > 0) return T::number(ahead[i]);
+    if constexpr (N > 0) return T::number(ahead[i % batch]);
     else return bfp_load(job, tile, bfp::row * i + tile.lane);
   };
+  if constexpr (N > 0) load_batch(0);
   const bool begins = tile.begins();
   F p = begins ? load(0) : F(0);  // counts where a block begins
   auto words = reinterpret_cast<Word*>(job.dst);
@@ -156,6 +157,8 @@ CC_HD void bfp_encode_tile(const Job& job, const BfpTile<T>& tile, typename BfpT
   const uint32_t blocks = N ? tile.most_blocks : tile.blocks;
 #pragma unroll
   for (uint32_t b = 0; b < blocks; b++) {
+    if constexpr (N > 0)
+      if (2 * b == batch) load_batch(batch);
     const F x0 = load(2 * b), x1 = load(2 * b + 1);
     const Word u0 = bit_cast<Word>(x0), u1 = bit_cast<Word>(x1), v0 = tile.before(u0), v1 = tile.before(u1);
     const F before0 = begins ? p : bit_cast<F>(v0), before1 = bit_cast<F>(begins ? v0 : v1);

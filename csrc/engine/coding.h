@@ -75,10 +75,10 @@ struct Attempt {
 };
 
 struct Coding {
-  const Level* const* level;  // the one in use
-  uint32_t dtype;
-  bool lossless;
-  bool parts;  // whether real numbers are parts of complex ones, whose errors bounds are then
+  const Level* const* level = nullptr;  // the one in use
+  uint32_t dtype = 0;
+  bool lossless = true;
+  bool parts = false;  // whether real numbers are parts of complex ones, whose errors bounds are then
   std::vector<Attempt> attempts;
   Callbacks callbacks;
 };

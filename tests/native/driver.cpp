@@ -188,9 +188,9 @@ class Watched : public Wire {
   bool sent_ = false;
 };
 
-int64_t slow_encode(void*, uint32_t, const void*, uint32_t, const uint64_t*, double, void*) {
+int64_t slow_encode(void*, uint64_t, engine::Header*, const void*, void*) {
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return -1;
+  return engine::Callbacks::FAILED;
 }
 
 // However long it takes to encode what a rank sends beside what it receives, it is sent before MPI progresses.
