@@ -202,11 +202,9 @@ class Codec:
         dtype = array.dtype
         try:
             coding = self._codings[dtype]
-        except AttributeError:  # there is none yet
-            self._codings = {dtype: self.coding(dtype)}
-            coding = self._codings[dtype]
-        except KeyError:
-            coding = self._codings[dtype] = self.coding(dtype)
+        except (AttributeError, KeyError):  # the first array, or the first of this type
+            coding = self.coding(dtype)
+            self._codings = {**getattr(self, "_codings", {}), dtype: coding}
         return coding.encode(array, out, carried, checksum)
 
     def takes(self, dtype: np.dtype) -> bool:

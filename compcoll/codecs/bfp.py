@@ -47,9 +47,8 @@ class BFP(Codec):
     The size of a payload depends on dtype and number of values alone. An array goes out lossless if
     it has values that are not finite, or magnitudes from 2**125 (float64: 2**509) on. No step is smaller than
     2**-126 (2**-511): errors of 2**-127 (2**-512) are possible whatever the block's magnitude, and an array
-    whose largest magnitude asks for less goes out lossless. Complex
-    numbers are pairs of real ones, of which each keeps ``rel``. ``csrc/bfp.h`` gives the byte layout and the
-    error bounds.
+    whose largest magnitude asks for less goes out lossless. Complex numbers are pairs of real ones, of which
+    each keeps ``rel``. ``csrc/bfp.h`` gives the byte layout and the error bounds.
 
     References
     ----------

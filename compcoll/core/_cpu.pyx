@@ -73,11 +73,6 @@ cdef const Codec* kernels(int codec) except NULL:
     return active.codecs[codec]
 
 
-def can_reconstruct(int codec):
-    """Whether a codec has an encoder that gives the decoded values too."""
-    return codec >= 0 and kernels(codec).reconstruct != NULL
-
-
 def can_add(int codec):
     """Whether frames of a codec can be summed without decoding."""
     return codec >= 0 and kernels(codec).add != NULL
@@ -185,16 +180,6 @@ def add(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] a, c
 def modulus_bound(bint parts, double bound):
     """The bound of |x - x'| where the ``parts`` of complex numbers have this one; else the bound itself."""
     return complex_bound(parts, bound)
-
-
-def accumulate(int dtype, int acc_dtype, const uint8_t[::1] src, uint8_t[::1] dst, uint64_t n):
-    """dst[i] += src[i] for n elements; False where the types do not go together."""
-    cdef const uint8_t* s = begin(src)
-    cdef uint8_t* d = <uint8_t*>begin(dst)
-    cdef bint ok
-    with nogil:
-        ok = active.accumulate(dtype, acc_dtype, s, d, n)
-    return ok
 
 
 def checksum(const uint8_t[::1] data):

@@ -55,7 +55,7 @@ class Decoder {
   using U = typename X::U;
   using Word = typename X::Word;
   using Signed = typename X::Signed;
-  static constexpr int n_lanes = X::n, vectors = block / n_lanes, element = adding ? sizeof(F) : sizeof(T);
+  static constexpr int n_lanes = X::n, element = adding ? sizeof(F) : sizeof(T);
   static constexpr auto all = std::make_integer_sequence<int, n_lanes>();
   using Copy = PastCache<tile<F> * element>;
 
@@ -79,6 +79,7 @@ class Decoder {
   }
 
  private:
+  // Apart from decoding past the cache, as the compiler makes less of one loop for both.
   template <int D>
   bool decode() {
     for (uint64_t t = 0; t < layout_.tiles; t++) {

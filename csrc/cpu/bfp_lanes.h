@@ -300,10 +300,7 @@ template <class T, bool adding, class V>
 inline void put(char* d, int i, V v) {
   constexpr bool narrow = sizeof(T) < sizeof(v[0]);
   d += i * (adding ? sizeof(v[0]) : sizeof(T));
-  if constexpr (std::is_same<T, Float16>::value) {
-    v = v > 65504.f ? V{} + 65504.f : v;
-    v = v < -65504.f ? V{} - 65504.f : v;
-  }
+  if constexpr (std::is_same<T, Float16>::value) v = clamped(v, 65504.f);
   if constexpr (narrow) v = Real<T>::round_pair(v);
   if constexpr (adding) store(d, load<V>(d) + v);
   else if constexpr (narrow) Real<T>::store_pair(d, v);

@@ -283,9 +283,7 @@ Error Run::perform(const Op& op) {
     case DECODE_ADD: return decode(op);
     case WRITE_DECODED: return write_decoded(op);
     default:  // COPY, ROUND
-      Span into = span(op.into);
-      into.past_cache = is_past_cache(op.into);
-      errors_[op.into] = error_of(op.block) + copy(span(op.block), into);
+      errors_[op.into] = error_of(op.block) + copy(span(op.block), span(op.into));
       return error;
   }
 }
@@ -296,9 +294,7 @@ Error Run::encode(const Op& op) {
   const Dense block(pool_, span(op.block), true);
   const bool itself = op.into == op.block;
   const bool apart = op.into != NONE && !itself && !on_device(op.into);
-  Span values = apart ? span(op.into) : Span{nullptr, 0, 0};
-  values.past_cache = apart && is_past_cache(op.into);
-  const Dense other(pool_, values, false);
+  const Dense other(pool_, apart ? span(op.into) : Span{nullptr, 0, 0}, false);
   const Dense& into = itself ? block : other;
   Coder& coder = op.inside ? inside_coder_ : coder_;
   frame.checked = !op.inside || !wire_->allocator();
@@ -316,7 +312,7 @@ Error Run::decode(const Op& op) {
   const Frame& frame = frames_[op.frame];
   const bool adds = op.kind == DECODE_ADD;
   Span into = span(adds ? schedule_->blocks[op.block] : place(op.block, frame));
-  into.past_cache = !adds && is_past_cache(op.block);
+  into.past_cache = is_past_cache(op.block);
   const Dense block(pool_, into, adds);
   Error error = adds ? coder_.decode_add(frame, block.span(), &errors_[op.block])
                      : coder_.decode(frame, block.span(), base_of(op));
@@ -334,9 +330,7 @@ Error Run::write_decoded(const Op& op) {
     return {};
   }
   errors_[op.into] = frame.bound();
-  Span values = span(op.into);
-  values.past_cache = is_past_cache(op.into);
-  const Dense into(pool_, values, false);
+  const Dense into(pool_, span(op.into), false);
   Error error = coder_.decode(frame, into.span());
   if (!error) into.store();
   return error;
@@ -364,6 +358,12 @@ double Run::copy(const Span& block, const Span& into) {
 bool Run::is_past_cache(int32_t block) const {
   return schedule_->final_blocks[block] &&
          schedule_->final_elements * itemsize(coding_.dtype) >= past_cache_nbytes;
+}
+
+Span Run::span(int32_t block) {
+  Span found = span(schedule_->blocks[block]);
+  found.past_cache = is_past_cache(block);
+  return found;
 }
 
 Base* Run::base_of(const Op& op) {

@@ -114,7 +114,7 @@ class Run : public Task {
   Allocator& scratch_pool();
   Base* base_of(const Op& op);
   Span span(const BlockRef& block);
-  Span span(int32_t block) { return span(schedule_->blocks[block]); }
+  Span span(int32_t block);
   bool is_past_cache(int32_t block) const;
   uint32_t dtype_of(const BlockRef& block) const { return block.wide ? wide(coding_.dtype) : coding_.dtype; }
   BlockRef place(int32_t block, const Frame& frame) const;
