@@ -98,8 +98,10 @@ class BFP(Codec):
         step = (1 + 2.0 ** (-5 if wide else -7) + 2.0**-20) / (2 ** (bits - 1) - 1)  # rounded up
         error = step * (1 if self.rounding == "stochastic" else 0.5)
         own = 2.0 ** (-53 if wide else -24)
-        narrow = (2.0**-11 if real == np.float16 else 2.0**-8) if real.itemsize == 2 else 0.0
         error += (3.1 + error) * own
+        if real == np.float16:  # below whose normal range rounding to it may double an error
+            return 2 * error
+        narrow = 2.0**-8 if real.itemsize == 2 else 0.0
         return error + min(error, (1 + error) * narrow * 1.02)
 
     def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
