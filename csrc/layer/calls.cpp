@@ -5,6 +5,7 @@
 #include "arguments.h"
 #include "check.h"
 #include "devices.h"
+#include "functions.h"
 #include "kept.h"
 #include "requests.h"
 #include "work.h"
@@ -96,14 +97,17 @@ int submit_to_mpi(const Call& call) {
   return work->submit(call.request);
 }
 
+// Whether something belongs to a call that MPI carries out until its end.
+bool submits(const Call& call) { return call.form == nonblocking && (call.check || call.keep); }
+
 // MPI carries a call out; its code.
 int mpi_carries_out(const Call& call) {
-  if (!call.on_devices()) return call.check ? submit_to_mpi(call) : plain(call, call.words);
+  if (!call.on_devices()) return submits(call) ? submit_to_mpi(call) : plain(call, call.words);
   if (!call.on_copies()) {  // MPI does not know the caller's streams
     Staged all(call, {call.gpus[send_side], call.gpus[recv_side]});
     all.take(call.marks);
     if (all.code()) return failed(call, all.code());
-    return call.check ? submit_to_mpi(call) : plain(call, call.words);
+    return submits(call) ? submit_to_mpi(call) : plain(call, call.words);
   }
   const Arguments arguments(call);
   Call host = call;
@@ -207,10 +211,14 @@ int problem_of(const Arguments& arguments) {
   return 0;
 }
 
-// Takes the tags of a call that this rank leaves to MPI, as those that do not take theirs.
-void take_tags(const Call& call) {
+// Has MPI carry out a call of pairs, and takes its tags as the ranks do that do not leave it to MPI: where MPI
+// refuses the arguments, as they do where it refuses theirs. MPI's code.
+int leave_to_mpi(const Call& call) {
+  if (!call.next.exists()) return unavailable;
+  if (const int error = mpi_carries_out(call)) return error;
   if (call.form == nonblocking) call.comm.tags.next(nullptr);
   if (call.form == persistent) call.comm.kept_tags.take(call.comm.handle);
+  return 0;
 }
 
 // Serves a call that is not small.
@@ -256,7 +264,10 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
   if (entry->declined && entry->parts.empty()) {
     if (entry->refused && !decline(call, entry->declined->reason.c_str(), error)) return true;
     note_plain(call, entry->declined);
-    if (op.pairs) take_tags(call);
+    if (op.pairs && call.form != blocking) {
+      *error = leave_to_mpi(call);
+      return true;
+    }
     if (!entry->count) return false;
     const double start = engine::now();
     *error = mpi_carries_out(call);
@@ -294,15 +305,15 @@ bool is_everybodys(const Call& call) {
   return call.op().pairs && (call.form != blocking || call.comm.settings.names);
 }
 
-// What this rank does beside MPI in a call that is small here; true where there is an error.
+// Serves a call that is small here.
 bool serve_small(const Call& call, int* error) {
   Comm& comm = call.comm;
   bool handled;
   std::string name;
   if (!is_everybodys(call) || is_mpis(call, &handled, error)) return false;
   if (call.form == blocking) return (*error = agree_on_name(comm, &name)) != 0;
-  take_tags(call);
-  return false;
+  *error = leave_to_mpi(call);
+  return true;
 }
 
 }  // namespace

@@ -138,11 +138,11 @@ class KeptCall : public Prepared {
 
 int keep_call(const Call& call, std::shared_ptr<Entry> entry, const Arguments& arguments, int poisoned) {
   auto kept = std::make_shared<KeptCall>(call, entry, arguments);
-  // One that is MPI's alone has no frames, and may be so on this rank alone.
-  if (entry && !kept->take_place()) return library().err_other;
   kept->poison(poisoned);
   if (!entry || call.op().pairs)
     if (int error = kept->prepare_plain(call, arguments)) return error;
+  // One that is MPI's alone has no frames, and may be so on this rank alone.
+  if (entry && !kept->take_place()) return library().err_other;
   return keep(std::move(kept), call.request);
 }
 

@@ -11,6 +11,7 @@
 #include "errors.h"
 #include "functions.h"
 #include "record.h"
+#include "truncation.h"
 
 namespace compcoll {
 namespace layer {
@@ -32,8 +33,7 @@ const Row* const rows = all_rows;
 namespace {
 
 Own message_c2f("PMPI_Message_c2f"), message_f2c("PMPI_Message_f2c"), type_dup("PMPI_Type_dup"),
-    type_free("PMPI_Type_free"), error_class("PMPI_Error_class"), mrecv("PMPI_Mrecv"),
-    mrecv_c("PMPI_Mrecv_c");
+    type_free("PMPI_Type_free"), mrecv("PMPI_Mrecv"), mrecv_c("PMPI_Mrecv_c");
 
 bool is_replace(Name name) { return name == Sendrecv_replace || name == Isendrecv_replace; }
 bool is_buffered(Name name) {
@@ -334,26 +334,24 @@ bool taken_large(Name name, Convention convention, Word* words, const void* call
   return true;
 }
 
-bool is_truncation(int error) {
-  int its_class = 0;
-  return !error_class.call(Word(int64_t(error)), &its_class) && its_class == library().err_truncate;
-}
-
 // A call that MPI carries out and that may receive a message which is longer than its buffer: of a compressed
 // one the rest has to be received all the same. `words` may be changed.
-template <class Call>
-int guarded(Name name, Convention convention, Word* words, Call&& next) {
-  const std::string_view kinds = rows[name - n_operations].kinds;
-  const size_t at = kinds.find('s'), where = kinds.find('c');
-  if (at == kinds.npos || where == kinds.npos || convention == Convention::fortran) return next();
-  Comm* comm = look_up(words[where]);
-  if (!comm || !comm->compresses() || !is_ours()) return next();
+template <int name, class Call>
+int guarded(Convention convention, Word* words, Comm& comm, Call&& next) {
+  constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
+  constexpr size_t at = kinds.find('s'), request = kinds.find('q');
+  if (kinds.find('S') == kinds.npos || !comm.compresses() || !is_ours()) return next();
+  if constexpr (request != kinds.npos) {
+    const int error = next();
+    if (!error) remember_receive(request_at(convention, reinterpret_cast<void*>(words[request])), comm);
+    return error;
+  }
   alignas(8) char status[most_nbytes_of_status];
   if (words[at] == library().ignored_status) words[at] = reinterpret_cast<Word>(status);
   const int error = next();
   if (error && is_truncation(error)) {
     Unlocked unlocked;
-    drain(*comm, reinterpret_cast<void*>(words[at]));
+    drain(comm, reinterpret_cast<void*>(words[at]));
   }
   return error;
 }
@@ -363,7 +361,6 @@ COMPCOLL_INLINE int message(Convention convention, Word* words, const void* call
                             Call&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   constexpr size_t where = kinds.find('c');
-  constexpr bool waits = kinds.find('s') != kinds.npos;
   int error = 0;
   if (convention == Convention::fortran) {
     if (library().own_fortran() && taken_large(Name(name), convention, words, caller, exists, next, &error))
@@ -372,15 +369,15 @@ COMPCOLL_INLINE int message(Convention convention, Word* words, const void* call
   }
   Comm* comm = look_up(words[where]);
   if (!comm) return next();
+  auto plain = [&] { return guarded<name>(convention, words, *comm, next); };
   if (!exists || !is_small_message<name>(convention, words, *comm)) {
-    if (taken_large(Name(name), convention, words, caller, exists, next, &error)) return error;
+    if (taken_large(Name(name), convention, words, caller, exists, plain, &error)) return error;
   } else if (!reentrant && form_of(all_rows[name - n_operations].name) != persistent) {
     constexpr Name op = all_rows[name - n_operations].op;
     comm->count(op);
     comm->last.note_small(op);
   }
-  if (waits && comm->compresses()) return guarded(Name(name), convention, words, next);
-  return next();
+  return plain();
 }
 
 // -- matched messages

@@ -1,5 +1,6 @@
 // The functions that programs call: those of C and, for an Open MPI, whose Fortran calls no function of C by
 // its name, those of Fortran.
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -119,7 +120,8 @@ bool try_accelerate(Name name, Form form, const Word* given, void* request, Next
   words[op.comm + 1] = reinterpret_cast<Word>(&plain);
   const int n = op.comm + 1 + (form == nonblocking);
   Call call = {name, form, false, words, n, *comm, next, caller, &made};
-  call.keep = types;
+  if (std::any_of(types->begin(), types->end(), [](const auto& all) { return !all.empty(); }))
+    call.keep = types;
   const bool records = is_recorded();
   Record record;
   if (records) record = begin_record(call);

@@ -191,16 +191,14 @@ void Notices::collect() {
   }
 }
 
-bool Notices::find(int source, int tag, Notice* notice) {
+int Notices::find(int source, int tag, Notice* notice) {
   std::lock_guard<std::mutex> lock(mutex_);
   collect();
+  int n = 0;
   auto one = known_.lower_bound({source, 0});
-  for (; one != known_.end() && one->first.first == source; ++one) {
-    if (one->second.tag != tag) continue;
-    *notice = one->second;
-    return true;
-  }
-  return false;
+  for (; one != known_.end() && one->first.first == source; ++one)
+    if (one->second.tag == tag && !n++) *notice = one->second;
+  return n;
 }
 
 bool Notices::awaited(int source, int tag) {

@@ -106,8 +106,8 @@ class Notices {
   std::mutex sending;  // held from the number of a message until it has left
   // A message was received, of which the first one had this length.
   void drop(int source, int tag, int64_t length, uint32_t serial);
-  // The earliest message from a rank under a tag of which a notice has come; false where there is none.
-  bool find(int source, int tag, Notice* notice);
+  // The earliest message from a rank under a tag of which a notice has come, and how many of these there are.
+  int find(int source, int tag, Notice* notice);
 
   // Bytes of a message that a probe has found and that looks compressed; negative where they are not known
   // yet.

@@ -7,6 +7,7 @@
 #include "errors.h"
 #include "functions.h"
 #include "requests.h"
+#include "truncation.h"
 
 namespace compcoll {
 namespace layer {
@@ -208,36 +209,50 @@ using namespace compcoll::layer;
 
 #define INT(word) reinterpret_cast<int*>(word)
 
-#define C_ONE(n, name, act)                                                   \
-  C_FUNCTION(name, (C_##n)) {                                                 \
-    if (!any_requests()) return next_##name(A_##n);                           \
-    return act(Convention::c, a, [&](Word a) { return next_##name(A_##n); }); \
+// MPI's function, of as many requests as are to be looked at.
+#define WATCHED(n, name, n_requests, requests, statuses, kind, ...)          \
+  watch_receives({n_requests, requests, statuses, Given::kind, __VA_ARGS__}, \
+                 [&](Word statuses) { return next_##name(A_##n); })
+
+#define C_ONE(n, name, act, status)                                                             \
+  C_FUNCTION(name, (C_##n)) {                                                                   \
+    auto plain = [&](Word a) { return WATCHED(n, name, 1, a, status, one, nullptr, nullptr); }; \
+    return any_requests() ? act(Convention::c, a, plain) : plain(a);                            \
   }
 
-#define C_MANY(n, name, kind, waits, statuses, indices, n_complete)                                          \
+// `completes`: a request that is complete is null afterwards.
+#define C_MANY(n, name, kind, waits, completes, statuses, indices, n_complete)                               \
   C_FUNCTION(name, (C_##n)) {                                                                                \
-    auto plain = [&](Word b) { return next_##name(A_##n); };                                                 \
+    auto plain = [&](Word b) {                                                                               \
+      return WATCHED(n, name, completes ? int32_t(a) : 0, b, statuses, kind, indices, n_complete);           \
+    };                                                                                                       \
     if (!any_requests()) return plain(b);                                                                    \
     return wait_many(Convention::c, Kind::kind, waits, int32_t(a), b, statuses, indices, n_complete, plain); \
   }
 
-C_ONE(2, Wait, wait_one)
-C_ONE(3, Test, test_one)
-C_ONE(1, Cancel, test_one)
-C_MANY(3, Waitall, all, true, c, nullptr, nullptr)
-C_MANY(4, Testall, all, false, d, nullptr, nullptr)
-C_MANY(5, Testany, any, false, e, nullptr, nullptr)
-C_MANY(5, Testsome, some, false, e, INT(d), INT(c))
-C_MANY(4, Request_get_status_all, all, false, d, nullptr, nullptr)
-C_MANY(5, Request_get_status_any, any, false, e, nullptr, nullptr)
-C_MANY(5, Request_get_status_some, some, false, e, INT(d), INT(c))
+C_ONE(2, Wait, wait_one, b)
+C_ONE(3, Test, test_one, c)
+C_MANY(3, Waitall, all, true, true, c, nullptr, nullptr)
+C_MANY(4, Testall, all, false, true, d, nullptr, nullptr)
+C_MANY(5, Testany, any, false, true, e, INT(c), nullptr)
+C_MANY(5, Testsome, some, false, true, e, INT(d), INT(c))
+C_MANY(4, Request_get_status_all, all, false, false, d, nullptr, nullptr)
+C_MANY(5, Request_get_status_any, any, false, false, e, nullptr, nullptr)
+C_MANY(5, Request_get_status_some, some, false, false, e, INT(d), INT(c))
+
+C_FUNCTION(Cancel, (C_1)) {
+  auto plain = [&](Word a) { return next_Cancel(a); };
+  return any_requests() ? test_one(Convention::c, a, plain) : plain(a);
+}
 
 C_FUNCTION(Waitany, (C_4)) {
-  auto plain = [&](Word b) { return next_Waitany(A_4); };
+  auto plain = [&](Word b) { return WATCHED(4, Waitany, int32_t(a), b, d, any, INT(c), nullptr); };
   if (!any_requests()) return plain(b);
   auto test = [&](Word b, bool* done) {
     int flag = 0;
-    int error = next_Testany(a, b, c, reinterpret_cast<Word>(&flag), d);
+    int error = watch_receives({int32_t(a), b, d, Given::any, INT(c)}, [&](Word d) {
+      return next_Testany(a, b, c, reinterpret_cast<Word>(&flag), d);
+    });
     *done = flag;
     return error;
   };
@@ -245,10 +260,11 @@ C_FUNCTION(Waitany, (C_4)) {
 }
 
 C_FUNCTION(Waitsome, (C_5)) {
-  auto plain = [&](Word b) { return next_Waitsome(A_5); };
+  auto plain = [&](Word b) { return WATCHED(5, Waitsome, int32_t(a), b, e, some, INT(d), INT(c)); };
   if (!any_requests()) return plain(b);
   auto test = [&](Word b, bool* done) {
-    int error = next_Testsome(A_5);
+    int error = watch_receives({int32_t(a), b, e, Given::some, INT(d), INT(c)},
+                               [&](Word e) { return next_Testsome(A_5); });
     *done = *INT(c) != 0;
     return error;
   };

@@ -1,0 +1,61 @@
+// Receives of MPI's own that are smaller than any compressed message: where MPI truncates the first message of
+// one, its chunks are received all the same, as their sender waits for that.
+#pragma once
+#include <vector>
+
+#include "calls.h"
+
+namespace compcoll {
+namespace layer {
+
+bool is_truncation(int error);
+
+// A request for a receive was made on a communicator whose messages may be compressed.
+void remember_receive(Word request, const Comm& comm);
+// Whether there was one.
+extern COMPCOLL_INTERNAL std::atomic<bool> any_receives;
+
+// What a wait or test of MPI's is given: requests of C, statuses, how many of these a call has at most, and
+// where it says which requests they are of.
+struct Given {
+  int64_t n;
+  Word requests, statuses;
+  enum { one, any, all, some } kind;
+  const int *indices = nullptr, *n_complete = nullptr;
+};
+
+// The requests of a wait that are receives to be looked at.
+class Watched {
+ public:
+  explicit Watched(const Given& given);
+  bool any() const { return !receives_.empty(); }
+  // The statuses that MPI is to fill in: those given, or some of its own.
+  Word statuses();
+  void look(int error);
+
+ private:
+  struct Receive {
+    int64_t index;
+    Word comm;
+  };
+  // The status of a request; null where the call has none of it.
+  const char* status_of(int64_t index) const;
+  const Given given_;
+  std::vector<Receive> receives_;
+  std::vector<char> own_;
+  const char* filled_ = nullptr;
+};
+
+// Calls `next` with the address of statuses, and looks at the errors that come back.
+template <class Next>
+int watch_receives(const Given& given, Next&& next) {
+  if (!any_receives.load(std::memory_order_relaxed)) return next(given.statuses);
+  Watched watched(given);
+  if (!watched.any()) return next(given.statuses);
+  const int error = next(watched.statuses());
+  if (error) watched.look(error);
+  return error;
+}
+
+}  // namespace layer
+}  // namespace compcoll

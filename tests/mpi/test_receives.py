@@ -1,0 +1,156 @@
+"""Every form of a receive, into less or other memory than its sender had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from common import bits, data
+from mpi4py import MPI
+
+import compcoll
+
+IS_OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
+TAG = 3
+CRASHES = "Open MPI 4 itself crashes where it has to truncate a message of many bytes"
+pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
+
+
+@pytest.fixture(params=["lossless", "szp:abs=1e-3"])
+def ours(comm, request):
+    return compcoll.Comm(comm, request.param, min_nbytes=4096)
+
+
+def started(request: MPI.Request) -> MPI.Request:
+    request.Start()
+    return request
+
+
+def by_test(request: MPI.Request, status: MPI.Status) -> None:
+    while not request.Test(status):
+        pass
+
+
+def by_waitany(request: MPI.Request, status: MPI.Status) -> None:
+    requests = [request, MPI.REQUEST_NULL]
+    assert MPI.Request.Waitany(requests, status) == 0
+
+
+def by_waitall(request: MPI.Request, status: MPI.Status) -> None:
+    statuses = [status]
+    MPI.Request.Waitall([request], statuses)
+
+
+def by_probe(comm, into, source: int, status: MPI.Status) -> None:
+    comm.Probe(source, TAG)
+    comm.Recv(into, source, TAG, status)
+
+
+NULL, ANY = MPI.PROC_NULL, MPI.ANY_SOURCE
+RECEIVES: dict[str, Callable] = {
+    "Recv": lambda c, into, source, status: c.Recv(into, source, TAG, status),
+    "Recv from any": lambda c, into, source, status: c.Recv(into, ANY, MPI.ANY_TAG, status),
+    "Probe": by_probe,
+    "Irecv": lambda c, into, source, status: c.Irecv(into, source, TAG).Wait(status),
+    "Irecv Test": lambda c, into, source, status: by_test(c.Irecv(into, source, TAG), status),
+    "Irecv Waitany": lambda c, into, source, status: by_waitany(c.Irecv(into, source, TAG), status),
+    "Irecv Waitall": lambda c, into, source, status: by_waitall(c.Irecv(into, source, TAG), status),
+    "Recv_init": lambda c, into, source, status: started(c.Recv_init(into, source, TAG)).Wait(status),
+    "Mrecv": lambda c, into, source, status: c.Mprobe(source, TAG).Recv(into, status),
+    "Imrecv": lambda c, into, source, status: c.Mprobe(source, TAG).Irecv(into).Wait(status),
+    "Sendrecv": lambda c, into, source, status: c.Sendrecv(b"", NULL, 0, into, source, TAG, status),
+    "Sendrecv_replace": lambda c, into, source, status: c.Sendrecv_replace(
+        into, NULL, 0, source, TAG, status
+    ),
+    "Isendrecv": lambda c, into, source, status: c.Isendrecv(b"", NULL, 0, into, source, TAG).Wait(status),
+    "Isendrecv_replace": lambda c, into, source, status: c.Isendrecv_replace(into, NULL, 0, source, TAG).Wait(
+        status
+    ),
+}
+if MPI.Get_version() < (4, 0):
+    del RECEIVES["Isendrecv"], RECEIVES["Isendrecv_replace"]
+
+
+@contextmanager
+def made(datatype: MPI.Datatype):
+    yield datatype.Commit()
+    datatype.Free()
+
+
+@pytest.mark.parametrize("n", [500, 5000, 400_000])
+@pytest.mark.parametrize("receive", RECEIVES.values(), ids=RECEIVES)
+def test_a_shorter_message_of_one_basic_type_into_several(comm, ours, agree, receive, n):
+    """The beginning of a type of doubles, then integers, takes doubles alone; what is behind them stays."""
+    layout = MPI.Datatype.Create_struct([n, 10], [0, 8 * n], [MPI.DOUBLE, MPI.INT])
+    status = MPI.Status()
+    with made(layout) as datatype:
+        if comm.rank == 0:
+            ours.Send(data(n, "f8", 5), 1, TAG)
+        elif comm.rank == 1:
+            into = np.full(8 * n + 40, 7, "u1")
+            receive(ours, [into, 1, datatype], 0, status)
+            values = into[: 8 * n].view("f8")
+            assert np.abs(values - data(n, "f8", 5)).max() <= ours.report.error_bound
+            assert (into[8 * n :] == 7).all()
+            assert status.Get_elements(datatype) == n
+        assert agree(True)
+
+
+@pytest.mark.parametrize("n", [500, 5000, 400_000])
+@pytest.mark.parametrize(
+    "code", [MPI.BOOL, MPI.LONG_DOUBLE, MPI.C_BOOL], ids=["bool", "long double", "C bool"]
+)
+@pytest.mark.parametrize("receive", RECEIVES.values(), ids=RECEIVES)
+@pytest.mark.skipif(IS_OPEN_MPI, reason="types that do not match are an error of the program's")
+def test_doubles_into_types_without_a_codec(comm, agree, receive, code, n):
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=4096)
+    if comm.rank == 0:
+        ours.Send(data(n, "f8", 5), 1, TAG)
+    elif comm.rank == 1:
+        into = np.zeros(n, "f8")
+        receive(ours, [into, into.nbytes // code.Get_size(), code], 0, MPI.Status())
+        assert bits(into) == bits(data(n, "f8", 5))
+    assert agree(True)
+
+
+@pytest.mark.parametrize("n", [400, 600, 5000, 400_000])
+@pytest.mark.parametrize("room", [1, 10, 127, 128, 511, 512, 2000])
+@pytest.mark.parametrize("receive", RECEIVES.values(), ids=RECEIVES)
+@pytest.mark.skipif(IS_OPEN_MPI, reason=CRASHES)
+def test_truncation_is_the_receivers_error_alone(comm, ours, agree, receive, room, n):
+    """The sender goes on, and so does the receiver with the next message."""
+    if room >= n:
+        pytest.skip("the message fits")
+    sent = data(n, "f8", 5)
+    if comm.rank == 0:
+        ours.Send(sent, 1, TAG)
+        ours.Send(sent, 1, TAG)
+    elif comm.rank == 1:
+        with pytest.raises(MPI.Exception) as caught:
+            receive(ours, np.zeros(room), 0, MPI.Status())
+        assert caught.value.Get_error_class() in (MPI.ERR_TRUNCATE, MPI.ERR_IN_STATUS)
+        got = np.zeros(n)
+        ours.Recv(got, 0, TAG)
+        assert np.abs(got - sent).max() <= ours.report.error_bound
+    assert agree(True)
+
+
+@pytest.mark.parametrize("how", [how for how in RECEIVES if how != "Recv from any"])  # no error of MPICH's
+@pytest.mark.skipif(IS_OPEN_MPI, reason=CRASHES)
+def test_a_truncated_message_of_mpis_before_a_compressed_one(comm, ours, agree, how):
+    """Which has arrived by then, and stays."""
+    short, sent = data(100, "f8", 4), data(400_000, "f8", 5)
+    if comm.rank == 0:
+        both = [ours.Isend(short, 1, TAG), ours.Isend(sent, 1, TAG)]
+        ours.Ssend(short, 1, TAG + 1)
+        MPI.Request.Waitall(both)
+    elif comm.rank == 1:
+        ours.Recv(short, 0, TAG + 1)
+        with pytest.raises(MPI.Exception):
+            RECEIVES[how](ours, np.zeros(10), 0, MPI.Status())
+        got = np.zeros(len(sent))
+        ours.Recv(got, 0, TAG)
+        assert np.abs(got - sent).max() <= ours.report.error_bound
+    assert agree(True)
