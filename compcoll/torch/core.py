@@ -40,9 +40,6 @@ __all__ = ["Core", "at_exit", "end_job"]
 
 #: Collectives that are under way at once: so many, or as many small ones as have so many bytes together.
 _FEWEST, _MOST, _MOST_NBYTES = 2, 32, 8 << 20
-#: Works of so few elements are kept, so many of them: torch's `join` has one that only C++ holds, which ends
-#: with its last reference in Python.
-_SMALL_NUMEL, _KEPT_WORKS = 16, 256
 #: Seconds for ranks that give up a call to hear of each other.
 _GRACE = 1.0
 #: Of a store whose process has ended, or where there is none any more.
@@ -91,7 +88,6 @@ class Core:
         self.lock = RLock()
         self._queue: deque[Operation] = deque()
         self._under_way: list[Operation] = []
-        self._small: deque[Work] = deque(maxlen=_KEPT_WORKS)
         self._compares = environment.checks(default=True) and self.size > 1
         self._closed = self._warned = False
         self._policies: tuple | None = None
@@ -174,8 +170,6 @@ class Core:
         if operation.error is not None:
             raise operation.error
         work = Work(operation)
-        if sum(one.numel() for one in operation.result) <= _SMALL_NUMEL:
-            self._small.append(work)
         if self.batch is not None:
             self.batch.append(work)
         return work

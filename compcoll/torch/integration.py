@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup
+from torch._C._distributed_c10d import FakeProcessGroup, _create_work_from_future  # type: ignore[attr-defined]
 from torch._C._dynamo import eval_frame
 from torch._subclasses import FakeTensor
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.algorithms.join import Join
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 __all__ = ["dispatched", "not_compiled", "patch_2_13", "profiler_entry"]
@@ -119,8 +120,9 @@ def profiler_entry(op: str) -> AbstractContextManager:
 
 
 def patch_2_13() -> None:
-    """Refuse other backends beside this one, and have `_set_pg_timeout` know its groups."""
+    """Refuse other backends beside this one, have `_set_pg_timeout` know its groups, and `join` its works."""
     init_config, set_timeout = c10d.BackendConfig.__init__, c10d._set_pg_timeout
+    notify = Join.notify_join_context
 
     def init(self: c10d.BackendConfig, backend: Any) -> None:
         init_config(self, backend)
@@ -139,5 +141,12 @@ def patch_2_13() -> None:
         else:
             set_timeout(timeout, group)
 
+    @wraps(notify)
+    def notify_join_context(joinable: Any) -> Any:
+        work = notify(joinable)
+        # Of a Work that DDP's reducer alone keeps, what is in Python ends; of a future nothing does.
+        return _create_work_from_future(work.get_future()) if hasattr(work, "operation") else work
+
+    Join.notify_join_context = notify_join_context  # type: ignore[method-assign]
     c10d.BackendConfig.__init__ = init  # type: ignore[method-assign]
     c10d._set_pg_timeout = _set_pg_timeout

@@ -144,6 +144,27 @@ def test_join(run, phases, divides, moved):
     check(run(JOIN.format(phases=phases, divides=divides)), f"moved from {moved} to {moved}")
 
 
+BUSY = """
+class Busy(torch.nn.Linear):
+    def forward(self, x):
+        for _ in range(300):
+            dist.all_reduce(torch.ones(1))
+        return super().forward(x)
+
+model = torch.nn.parallel.DistributedDataParallel(Busy(64, 64))
+with model.join(divide_by_initial_world_size=False):
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.ones(8, 64)).sum().backward()
+say(f"has gradients of {model.module.weight.grad.mean():g}")
+"""
+
+
+def test_join_of_a_model_that_calls_much(run):
+    """The reducer alone keeps the first call of a step, which it reads at the end."""
+    check(run(BUSY), "has gradients of 8")
+
+
 CHILDREN = """
 import os, torch, torch.distributed as dist
 import compcoll.torch
