@@ -10,7 +10,7 @@ collectives.py   operations as calls of MPI
 tensors.py       tensors as MPI takes them, and gpu.py where they are
 reductions.py    types, sums and others
 peers.py         all groups, and what ranks tell each other in torch's store
-policies.py      the policies of a group, and its options
+policies.py      the policies of a group, and its options; phases.py whether a call is of a backward pass
 report.py        statistics of calls
 integration.py   torch.compile, other tools of torch, and its functions that name its own backends
 hooks.py         compression beside NCCL or gloo: DDP's hook
@@ -28,6 +28,7 @@ import torch.distributed as _dist
 
 from compcoll.launch.torchrun import is_deferred as _is_deferred  # the first to import mpi4py.MPI
 from compcoll.torch import integration as _integration
+from compcoll.torch import phases as _phases
 from compcoll.torch import policies as _policies
 from compcoll.torch import start as _start
 from compcoll.torch.fsdp import (
@@ -70,7 +71,7 @@ def _register() -> None:
             _integration.patch_2_13()
         _dist.Backend.register_backend("compcoll", shell, extended_api=True, devices=["cpu", "cuda"])
         _policies.watch_meshes()
-        _policies.watch_joins()
+        _phases.watch_joins()
     if not _is_deferred:
         _start.set_environment()
 

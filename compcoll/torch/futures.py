@@ -10,6 +10,7 @@ import torch
 
 from compcoll.engine.finalize import before_finalize
 from compcoll.torch.gpu import future_devices
+from compcoll.torch.phases import in_phase, is_backward
 
 __all__ = ["Future"]
 
@@ -49,6 +50,8 @@ class Future(torch.futures.Future):
 
     def __init__(self, result: Sequence[torch.Tensor]):
         super().__init__(devices=future_devices(result))
+        # Callbacks belong to the phase in which it was asked for, whichever thread runs them.
+        self._is_backward = is_backward()
         # Held while it is completed without a thread of its own: no callback comes meanwhile.
         self._own = RLock()
 
@@ -68,11 +71,15 @@ class Future(torch.futures.Future):
             if not self.calls_python:
                 self._complete(result, error)
                 return
-        thread = Thread(target=self._complete, args=(result, error), name="compcoll-future", daemon=True)
+        thread = Thread(target=self._call, args=(result, error), name="compcoll-future", daemon=True)
         with _lock:
             thread.start()
             _callers[:] = [thread, *filter(Thread.is_alive, _callers)]
             before_finalize(_join_callers)
+
+    def _call(self, result: Any, error: BaseException | None) -> None:
+        with in_phase(self._is_backward):
+            self._complete(result, error)
 
     def _complete(self, result: Any, error: BaseException | None) -> None:
         if error is None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import wraps
-from threading import local
 from typing import Any
 
 import numpy as np
 import torch
 from torch._C._distributed_c10d import Backend
 from torch.distributed.device_mesh import DeviceMesh
-from torch.nn.parallel import DistributedDataParallel
 
 from compcoll import operations
 from compcoll.codecs import Codec, codecs
@@ -24,6 +21,7 @@ from compcoll.core import environment
 from compcoll.policy.policy import Policy, Rule, check_same, default_policy, fields_of, make_policy
 from compcoll.policy.rules import NOT_CODECS
 from compcoll.torch.peers import cores
+from compcoll.torch.phases import is_backward
 
 __all__ = [
     "PHASES",
@@ -37,7 +35,6 @@ __all__ = [
     "settled",
     "warn_of_lossy_copies",
     "warn_of_unmatched",
-    "watch_joins",
     "watch_meshes",
 ]
 
@@ -315,31 +312,7 @@ def policies_of(core: Any) -> tuple[Policy, ...]:
 
 def phase_of(policies: Sequence[Policy]) -> int:
     """Which of the policies is that of this thread at this moment."""
-    if len(policies) == 1:
-        return 0
-    return int(torch._C._current_graph_task_id() != -1 or getattr(_shadow, "is_one", False))
-
-
-#: Whether this thread does what other ranks do in a backward pass.
-_shadow = local()
-
-
-def watch_joins() -> None:
-    """Give DDP's calls for a rank that has joined the phase of those which they go with."""
-
-    def shadow(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            _shadow.is_one = True
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                _shadow.is_one = False
-
-        return method
-
-    for name in ("_match_all_reduce_for_bwd_pass", "_match_unused_params_allreduce"):
-        setattr(DistributedDataParallel, name, shadow(getattr(DistributedDataParallel, name)))
+    return int(len(policies) > 1 and is_backward())
 
 
 def warn_of_lossy_copies(

@@ -1,6 +1,7 @@
 """Which codec a group has, and what the report says of it."""
 
 import sys
+import time
 import warnings
 from datetime import timedelta
 
@@ -235,6 +236,31 @@ def test_gradients_are_those_of_a_backward_pass(world, agree):
     dist.all_reduce(metric, group=group)
     dist.all_reduce(exact)
     assert agree(torch.equal(metric, exact))
+
+
+def test_callbacks_belong_to_the_phase_of_their_future(world, agree):
+    """Rank 0 asks for it when the call has ended, the others before: in a backward pass all the same."""
+    group = new("called back")
+    set_policy({"called back": {"phase": "gradients", "codec": "raw"}}, min_nbytes=0)
+    rank, size, sums = dist.get_rank(), dist.get_world_size(), []
+
+    def again(future):
+        dist.all_reduce(value := future.value()[0], group=group)
+        return value
+
+    def twice(grad):
+        if rank == 0:
+            time.sleep(0.2)  # for the others to ask first
+        work = dist.all_reduce(grad.clone(), group=group, async_op=True)
+        if rank == 0:
+            work.wait()
+        sums.append(work.get_future().then(again).wait())
+
+    x = torch.ones(1000, requires_grad=True)
+    x.register_hook(twice)
+    x.sum().backward()
+    assert agree((sums[0] == size**2).all())
+    assert agree([(key[1], line.calls) for key, line in core_of(group).stats.lines.items()] == [("raw", 2)])
 
 
 def test_lossy_copies_are_a_warning_once(world, agree):
