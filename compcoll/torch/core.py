@@ -334,7 +334,7 @@ class Core:
 
 
 def end_job() -> None:
-    """The default group ends: this rank is at its end, unless a later one begins anew."""
+    """The default group ends: this rank leaves the store, unless others may look for why it was lost."""
     if not _lost and not any(core.broken for core in peers.cores()):
         peers.end_notices(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
 
@@ -357,10 +357,8 @@ def at_exit() -> None:
     for core in peers.cores():
         core.withdraw("has ended")
     lost = [core for core in cores if core.broken]
-    seconds = max((core.timeout for core in lost), default=0.0)
-    with suppress(*_STORE_ERRORS):
-        peers.notices().meet_at_end(MPI.COMM_WORLD.Get_size(), bool(lost), seconds)
     if lost:
+        peers.meet_at_end(max(core.timeout for core in lost))
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(_GRACE)  # for those who wait in MPI alone to print their errors

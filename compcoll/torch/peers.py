@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache
+from math import inf
 from threading import Lock
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from compcoll.core import errors
+from compcoll.engine import _engine
+from compcoll.engine.finalize import before_finalize
 from compcoll.launch.pmi import ranks_of
 from compcoll.launch.torchrun import missing, prefix
 
@@ -29,12 +32,16 @@ __all__ = [
     "Notice",
     "Notices",
     "add",
+    "add_job",
     "cores",
     "end_notices",
     "exchange",
+    "forget_store",
+    "meet_at_end",
     "next_serial",
     "notices",
     "remove",
+    "watch_store",
 ]
 
 _cores: list[Any] = []
@@ -121,20 +128,22 @@ class Notices:
     Parameters
     ----------
     store : torch.distributed.Store
+    is_ours : bool
+        Whether the default group is of this backend, and so keeps the store.
     """
 
-    #: How many there were, on all ranks alike.
+    #: How many were of default groups of this backend, on all ranks alike.
     made = 0
 
-    def __init__(self, store: Any):
-        self.given = store  # whose server may live in this process
+    def __init__(self, store: Any, is_ours: bool):
+        self.given = store if is_ours else None  # whose server may live in this process
         while hasattr(store, "underlying_store"):
             store = store.underlying_store
         # A client that somebody else waits with answers nobody meanwhile.
         self.store = store.clone() if hasattr(store, "clone") else store
         self.store.set_timeout(timedelta(seconds=_LOOK_SECONDS))
         self._lock, self._n = Lock(), 0
-        Notices.made += 1
+        Notices.made += is_ours
         self._generation = Notices.made
         self._known: list[Notice] = []
 
@@ -158,8 +167,8 @@ class Notices:
                     found.setdefault(one.rank, one)
             return found
 
-    def meet_at_end(self, size: int, waits: bool, seconds: float) -> None:
-        """Say that this rank is at its end; with ``waits`` return when all are, or after so many seconds."""
+    def leave(self, size: int, waits: bool, seconds: float) -> None:
+        """Say that this rank has ended; with ``waits`` return when all have, or after so many seconds."""
         key, until = f"{prefix()}/ended/{self._generation}", time.monotonic() + seconds
         n = self.store.add(key, 1)
         while waits and n < size and time.monotonic() < until:
@@ -202,15 +211,50 @@ class Notices:
 _notices: list[Notices] = []
 
 
+def watch_store(store: Any, is_ours: bool) -> None:
+    """Have notices in the store of a default group, which another one may have taken the place of."""
+    if is_ours or not _notices:
+        _notices[:] = [Notices(store, is_ours)]
+
+
+def notices() -> Notices:
+    """The notices of this job, IndexError where there is no group any more."""
+    return _notices[0]
+
+
 def end_notices(rank: int, size: int) -> None:
-    """Say that this rank is at its end, and leave the store, whose server may end with rank 0's."""
+    """Say that this rank has ended its groups, and leave the store, whose server may end with rank 0's."""
     if _notices:
         with suppress(RuntimeError):
-            _notices.pop().meet_at_end(size, rank == 0, _SERVER_SECONDS)
+            _notices.pop().leave(size, rank == 0, _SERVER_SECONDS)
 
 
-def notices(store: Any = None) -> Notices:
-    """The notices of this job; with a store, that of a default group which is made now, from it."""
-    if store is not None:
-        _notices[:] = [Notices(store)]
-    return _notices[0]
+def forget_store() -> None:
+    """Leave the store of a default group of another backend, which ends without a word."""
+    _notices.clear()
+
+
+# -- the end of processes
+
+#: Communicators of groups that are part of no other one here, by their ranks, for `meet_at_end` alone.
+_jobs: dict[frozenset[int], MPI.Intracomm] = {}
+
+
+def add_job(comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
+    """Have a group's ranks, those of COMM_WORLD, meet before MPI ends; collective over these."""
+    if not any(known.issuperset(ranks) for known in _jobs):
+        _jobs[frozenset(ranks)] = comm.Dup()
+        before_finalize(meet_at_end)
+
+
+def meet_at_end(seconds: float = inf) -> None:
+    """Return when the ranks of all groups are at the ends of their processes, or after so many seconds.
+
+    Ranks that have destroyed their groups may still write a checkpoint.
+    """
+    until = time.monotonic() + seconds
+    with _engine.plain_calls():
+        requests = [comm.Ibarrier() for comm in _jobs.values()]
+        _jobs.clear()
+        while not MPI.Request.Testall(requests) and time.monotonic() < until:
+            time.sleep(0.01)

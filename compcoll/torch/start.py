@@ -17,6 +17,7 @@ from typing import Any
 
 import torch.distributed as dist
 from mpi4py import MPI
+from torch.distributed import distributed_c10d as c10d
 
 from compcoll.engine import _engine
 from compcoll.launch import is_launched
@@ -139,8 +140,7 @@ def make_core(opts: Any, options: Any) -> Core:
         raise TypeError(f"options of the backend compcoll are a compcoll.torch.Options, not {options!r}")
     timeout = opts.timeout if options is None or options.timeout is None else options.timeout
     is_first = not dist.is_initialized()
-    if is_first:
-        peers.notices(opts.store)
+    peers.watch_store(opts.store if is_first else c10d._get_default_store(), is_first)
     mine = policies.settled(options), _WORLD.Get_rank(), peers.next_serial(), MPI.Query_thread()
     what = f"the process group {opts.group_id!r}"
     everyone = peers.exchange(opts.store, rank, size, mine, timeout.total_seconds(), what)
@@ -154,7 +154,8 @@ def make_core(opts: Any, options: Any) -> Core:
     serial = peers.next_serial([serial for _, _, serial, _ in everyone]) - 1
     try:
         with _engine.plain_calls():  # of COMM_WORLD, which may have a policy of its own
-            comm = _create([one for _, one, *_ in everyone], serial)
+            comm = _create(ranks := [one for _, one, *_ in everyone], serial)
+            peers.add_job(comm, ranks)
         core = Core(comm, opts.group_id, timeout, options, serial, _default[0] if _default else None)
     except MPI.Exception as error:
         raise RuntimeError(
@@ -180,7 +181,7 @@ def _start_mpi(opts: Any) -> None:
     """Initialise MPI on all of torch's ranks, whichever group comes first: MPI cannot take in more later."""
     store, rank, size = opts.store, opts.group_rank, opts.group_size
     if dist.is_initialized():
-        store, rank, size = dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
+        store, rank, size = c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
     try:
         start_mpi(store, rank, size, opts.timeout.total_seconds())
     except TimeoutError as error:
@@ -195,3 +196,5 @@ def forget(core: Core) -> None:
         _default.clear()
         policies.warn_of_unmatched()
         end_job()
+    elif not _default and not peers.cores():
+        peers.forget_store()

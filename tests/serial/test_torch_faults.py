@@ -274,23 +274,49 @@ def test_a_rank_that_comes_late_to_a_monitored_barrier(run, late):
 
 
 CAUGHT = """
-pair = dist.new_group([0, 1])
-if rank == 2:
-    time.sleep(4)
-    open("{file}", "w").close()
-else:
+everyone, pair = dist.new_group(backend="compcoll"), dist.new_group([1, 2], backend="compcoll")
+if rank:
     try:
         dist.all_reduce(torch.ones(10 + rank), group=pair)
     except Exception as error:
         say(f"got {{type(error).__name__}}")
+{end}
+if rank == 0:
+    time.sleep(3)
+    open("{file}", "w").close()
+"""
+DESTROY = "dist.destroy_process_group()"
+BESIDE_GLOO = HEAD.replace('"compcoll", timeout', '"gloo", timeout')
+
+
+@pytest.mark.parametrize(
+    ("head", "end"),
+    [(HEAD, ""), (HEAD, DESTROY), (BESIDE_GLOO, ""), (BESIDE_GLOO, DESTROY)],
+    ids=["", "destroyed", "gloo", "gloo, destroyed"],
+)
+def test_a_caught_error_leaves_others_the_time_to_end(run, tmp_path, head, end):
+    file = tmp_path / "checkpoint"
+    said, _ = run(CAUGHT.format(file=file, end=end), 3, head)
+    assert all(f"rank {rank} got MismatchError\n" in said for rank in (1, 2)), said
+    assert file.exists(), said
+
+
+SECOND = """
+group = dist.new_group(backend="compcoll")
+group.monitored_barrier()
+if rank == 1:
+    sys.exit()
+try:
+    dist.all_reduce(torch.ones(10), group=group)
+except dist.DistBackendError as error:
+    say(f"got {error}")
 """
 
 
-def test_a_caught_error_leaves_others_the_time_to_end(run, tmp_path):
-    file = tmp_path / "checkpoint"
-    said, _ = run(CAUGHT.format(file=file), 3)
-    assert all(f"rank {rank} got MismatchError\n" in said for rank in range(2)), said
-    assert file.exists(), said
+def test_a_group_beside_gloo_has_barriers_and_hears_of_ends(run):
+    said, status = run(SECOND, head=BESIDE_GLOO)
+    assert status, said
+    assert "rank 0 got rank 1 has ended, and does not come to call 1 of the group\n" in said, said
 
 
 EMPTY = """
