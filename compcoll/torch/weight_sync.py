@@ -78,15 +78,17 @@ class WeightSync:
     The first `sync` sends all values, ``lossless``; each further one sends the differences to the one before
     (``delta``). Frames are encoded on the source, in host memory, and travel by the group's own broadcast, so
     that any backend will do. Every rank keeps a copy of the values in host memory; what it does to tensors
-    between two syncs does not matter.
+    between two syncs does not matter, and a module or a mapping may have others in their place by the next
+    one.
 
     Parameters
     ----------
     tensors : torch.nn.Module, mapping of str to Tensor, or iterable of Tensor
         The same shapes and dtypes on all ranks, and the same names in any order, or without names the same
-        order. Of a module its parameters and buffers, whose names leave out those of the modules that DDP
-        and torch.compile wrap around it; of a DTensor, as FSDP2 has them, this rank's shard, so that
-        ``group`` has to join ranks with equal shards. Modules of FSDP2 are resharded.
+        order. Of a module its parameters and buffers at the time of each `sync`, whose names leave out those
+        of the modules that DDP and torch.compile wrap around it; of a DTensor, as FSDP2 has them, this rank's
+        shard, so that ``group`` has to join ranks with equal shards. Modules of FSDP2 are resharded. An
+        iterator, such as ``module.parameters()``, is read once, here.
     src : int
         The rank, in the default group, whose values all others get.
     group : ProcessGroup, optional
@@ -104,12 +106,8 @@ class WeightSync:
         src: int = 0,
         group: dist.ProcessGroup | None = None,
     ):
-        modules = tensors.modules() if isinstance(tensors, torch.nn.Module) else ()
-        self._sharded: list[Any] = [module for module in modules if hasattr(module, "reshard")]  # FSDP2's
-        self._reshard()
-        self._names, self._given = _listed(tensors)
-        if not self._given:
-            raise ValueError("there are no tensors to synchronise")
+        self._given = list(tensors) if isinstance(tensors, Iterator) else tensors
+        _listed(self._given)
         self._tensors: list[torch.Tensor] = []
         self._messages: list[list[tuple[int, int, int]]] = []
         self._kept: list[torch.Tensor] | None = None
@@ -129,11 +127,11 @@ class WeightSync:
         src : int
             As of the class.
         """
+        if group == dist.GroupMember.NON_GROUP_MEMBER:
+            raise ValueError(f"rank {dist.get_rank()} is not in the group")
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        if dist.get_rank() not in ranks or src not in ranks:
-            raise ValueError(
-                f"rank {dist.get_rank()} or the source {src} is not in the group of ranks {ranks}"
-            )
+        if src not in ranks:
+            raise ValueError(f"the source {src} is not in the group of ranks {ranks}")
         self._group, self._src, self._ranks = group, src, ranks
         on_host = "cpu:" in str(dist.get_backend_config(group))
         self._device = torch.device("cpu") if on_host else torch.device("cuda", torch.cuda.current_device())
@@ -148,16 +146,16 @@ class WeightSync:
         Raises
         ------
         ValueError
-            On all ranks, where names, shapes or dtypes differ between them.
+            On all ranks, where names, shapes or dtypes differ between them, or a rank's tensors cannot be
+            listed, or have no memory: those of the device ``meta``.
         FrameError
             On a rank whose messages were damaged; its tensors then are undefined, and the next sync is whole.
         RuntimeError
             Where the source could not encode its values, on all ranks.
         """
         start = perf_counter()
-        self._reshard()
-        self._look()
-        reason = self._agree()
+        problem = self._look()
+        reason = self._agree(problem)
         whole, base_id = bool(reason), self._base_id
         self._base_id = 0  # until all is there
         if self._kept is None:
@@ -183,31 +181,34 @@ class WeightSync:
             perf_counter() - start,
         )
 
-    def _reshard(self) -> None:
-        """Free what FSDP2 has gathered for a forward pass and would use again in place of the shards."""
-        for module in self._sharded:
-            module.reshard()
-
-    def _look(self) -> None:
-        """Find the tensors' memory, which may be another one than at the last sync."""
-        self._tensors = [_local(tensor) for tensor in self._given]
-        pairs = zip(self._names, self._tensors, strict=True)
-        text = repr([(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in pairs])
-        layout = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+    def _look(self) -> Exception | None:
+        """Find the tensors, which may be others than at the last sync; an error is for all ranks to learn."""
+        try:
+            names, tensors = _listed(self._given)
+            self._tensors = [_local(tensor) for tensor in tensors]
+            layout = _layout(names, self._tensors)
+        except Exception as error:
+            self._layout = 0
+            return error
         if layout != self._layout:
             self._layout, self._base_id, self._kept = layout, 0, None
             self._messages = list(_messages(self._tensors))
+        return None
 
     # -- what ranks agree on
 
-    def _agree(self) -> str:
+    def _agree(self, problem: Exception | None) -> str:
         """Why values have to be sent whole; empty where all ranks have those of the last sync."""
         mine = torch.tensor([self._layout, self._base_id], device=self._device)
         everyone = [torch.empty_like(mine) for _ in self._ranks]
         dist.all_gather(everyone, mine, group=self._group)
         facts = [one.tolist() for one in everyone]
+        if problem is not None:
+            raise problem
         layout, base_id = facts[self._ranks.index(self._src)]
         for rank, (theirs, _) in zip(self._ranks, facts, strict=True):
+            if not theirs:
+                raise ValueError(f"rank {rank} cannot list its tensors, as its own error says")
             if theirs != layout:
                 raise ValueError(
                     f"rank {rank} has tensors of other names, shapes or dtypes than the source, "
@@ -318,14 +319,34 @@ class WeightSync:
 def _listed(tensors: Any) -> tuple[list[str], list[torch.Tensor]]:
     """Names, empty ones of an iterable, and tensors, in the order of the names."""
     if isinstance(tensors, torch.nn.Module):
+        _reshard(tensors)
         tensors = dict([*tensors.named_parameters(), *tensors.named_buffers()])
+    found = list(tensors)
+    if not found:
+        raise ValueError("there are no tensors to synchronise")
     if not isinstance(tensors, Mapping):
-        found = list(tensors)
         return [""] * len(found), found
     named = {_WRAPPERS.sub("", str(name)): tensor for name, tensor in tensors.items()}
     if len(named) < len(tensors):
         raise ValueError(f"two of the {len(tensors)} tensors have the same name")
     return sorted(named), [named[name] for name in sorted(named)]
+
+
+def _reshard(model: torch.nn.Module) -> None:
+    """Free what FSDP2 has gathered for a forward pass and would use again in place of the shards."""
+    for module in model.modules():
+        reshard: Any = getattr(module, "reshard", None)
+        if reshard is not None:
+            reshard()
+
+
+def _layout(names: list[str], tensors: list[torch.Tensor]) -> int:
+    """A number for names, shapes and dtypes; ValueError for a tensor that has no memory for values."""
+    for index, (name, tensor) in enumerate(zip(names, tensors, strict=True)):
+        if tensor.is_meta:
+            raise ValueError(f"tensor {name or index} is on the device meta: Module.to_empty gives it memory")
+    text = repr([(name, tuple(one.shape), str(one.dtype)) for name, one in zip(names, tensors, strict=True)])
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

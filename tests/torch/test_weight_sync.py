@@ -126,6 +126,8 @@ def test_wrong_arguments(gloo, agree):
         WeightSync([], 0, gloo)
     with pytest.raises(ValueError, match="not in the group"):
         WeightSync([torch.zeros(3)], 99, gloo)
+    with pytest.raises(ValueError, match="not in the group"):
+        WeightSync([torch.zeros(3)], 0, dist.GroupMember.NON_GROUP_MEMBER)
 
 
 def test_names_decide_where_values_go(gloo, agree):
@@ -142,6 +144,101 @@ def test_names_decide_where_values_go(gloo, agree):
         WeightSync({"a" if rank == 1 else "b": torch.zeros(5)}, 0, gloo).sync()
     with pytest.raises(ValueError, match="the same name"):
         WeightSync({"module.a": torch.zeros(5), "a": torch.zeros(5)}, 0, gloo)
+
+
+def assigned(model, seed):
+    """Other tensors of the same names; two that are one are so again."""
+    model.load_state_dict(Model(seed).state_dict(), assign=True)
+    model.tied = model.big
+
+
+def replaced(model, seed):
+    """One of another shape and type."""
+    model.one = torch.nn.Parameter(torch.full((3, 5), float(seed), dtype=torch.float16))
+
+
+def added(model, seed):
+    model.more = torch.nn.Linear(7, 7, device="meta").to_empty(device="cpu")
+    torch.nn.init.constant_(model.more.weight, seed)
+    torch.nn.init.constant_(model.more.bias, -seed)
+
+
+def removed(model, seed):
+    del model.turned
+
+
+@pytest.mark.parametrize("change", [assigned, replaced, added, removed])
+def test_tensors_may_be_others_by_the_next_sync(gloo, agree, change):
+    rank = dist.get_rank()
+    model, reference = Model(rank), Model(0)
+    sync = WeightSync(model, 0, gloo)
+    sync.sync()
+    change(model, 7 + rank)
+    change(reference, 7)
+    report = sync.sync()
+    assert agree(report.whole == (change is not assigned))
+    assert agree(same(model, reference) and report.tensors == len([*model.parameters(), *model.buffers()]))
+    train(reference, 1)
+    if rank == 0:
+        train(model, 1)
+    assert agree(not sync.sync().whole and same(model, reference))
+
+
+def test_one_rank_with_other_tensors_than_before(gloo, agree):
+    """An error on all, and no half of a sync: the next one is whole."""
+    rank = dist.get_rank()
+    model, reference = Model(rank), Model(0)
+    sync = WeightSync(model, 0, gloo)
+    sync.sync()
+    if rank == 0:
+        added(model, 1)
+    with pytest.raises(ValueError, match="tensors of other names, shapes or dtypes"):
+        sync.sync()
+    if rank == 0:
+        del model.more
+    assert agree(sync.sync().whole and same(model, reference))
+
+
+def test_a_receiver_on_the_device_meta(gloo, agree):
+    """An error on all until its tensors have memory, for which they are made anew."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    model = torch.nn.Linear(50, 40, device="meta" if rank == last else "cpu")
+    sync = WeightSync(model, 0, gloo)
+    message = "tensor bias is on the device meta" if rank == last else f"rank {last} cannot list its tensors"
+    with pytest.raises(ValueError, match=message):
+        sync.sync()
+    if rank == last:
+        model.to_empty(device="cpu")
+    sync.sync()
+    values = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+    theirs = values.clone()
+    dist.broadcast(theirs, 0, group=gloo)
+    assert agree(torch.equal(values, theirs))
+
+
+def test_tensors_that_cannot_be_listed(gloo, agree):
+    """On one rank: an error on all."""
+    rank = dist.get_rank()
+    tensors = {"a": torch.full((3,), float(rank))}
+    sync = WeightSync(tensors, 0, gloo)
+    if rank == 1:
+        tensors["module.a"] = tensors["a"]
+    with pytest.raises(ValueError, match="the same name" if rank == 1 else "rank 1 cannot list"):
+        sync.sync()
+    tensors.pop("module.a", None)
+    sync.sync()
+    assert agree(bool((tensors["a"] == 0).all()))
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["iterator", "list"])
+def test_an_iterator_is_read_once_and_a_list_each_time(gloo, agree, once):
+    rank = dist.get_rank()
+    first, second = torch.full((3,), float(rank)), torch.full((3,), 5.0 + rank)
+    tensors = [first]
+    sync = WeightSync(iter(tensors) if once else tensors, 0, gloo)
+    tensors[0] = second
+    sync.sync()
+    assert agree([first[0], second[0]] == ([0, 5 + rank] if once else [rank, 5]))
 
 
 def test_empty_tensors_alone(gloo, agree):
