@@ -90,7 +90,8 @@ class WeightSync:
         shard, so that ``group`` has to join ranks with equal shards. Modules of FSDP2 are resharded. An
         iterator, such as ``module.parameters()``, is read once, here.
     src : int
-        The rank, in the default group, whose values all others get.
+        The rank, in the default group, whose values all others get. Of a group that joins several default
+        groups, the rank by which torch knows it there (``torch.distributed.get_process_group_ranks``).
     group : ProcessGroup, optional
         The default group otherwise.
 
@@ -133,6 +134,9 @@ class WeightSync:
         if src not in ranks:
             raise ValueError(f"the source {src} is not in the group of ranks {ranks}")
         self._group, self._src, self._ranks = group, src, ranks
+        # In a group of several default ones this rank's number in its own tells nothing.
+        member: Any = group or dist.group.WORLD
+        self._is_source = ranks[member.rank()] == src
         on_host = "cpu:" in str(dist.get_backend_config(group))
         self._device = torch.device("cpu") if on_host else torch.device("cuda", torch.cuda.current_device())
 
@@ -163,7 +167,7 @@ class WeightSync:
             self._base = [_flat(kept) for kept in self._kept]
         if not self._messages:  # empty tensors alone
             wire_nbytes, base_id = 0, 1
-        elif dist.get_rank() == self._src:
+        elif self._is_source:
             wire_nbytes, base_id = self._send(whole)
         else:
             wire_nbytes, base_id = self._receive()

@@ -184,6 +184,35 @@ def test_children_are_no_ranks(run, how):
     check(run(CHILDREN.format(how=how), head=""), "has loaded [1, 2, 3], 4")
 
 
+#: Each rank has a default group of its own, and the name of rank 0 there.
+JOINED = """
+import os, sys, torch, torch.distributed as dist
+from datetime import timedelta
+from torch.distributed import distributed_c10d as c10d
+import compcoll.torch
+
+rank, store = int(os.environ["RANK"]), dist.FileStore(sys.argv[0] + ".store", 2)
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+name, limit = "joined", timedelta(seconds=15)
+group, _ = c10d._new_process_group_helper(2, rank, [], "gloo", store, group_name=name, timeout=limit)
+c10d._world.pg_group_ranks[group] = {0: 0, 1: 1}
+for src in range(2):
+    ours, by_gloo = [torch.full((1000,), rank + 1.0) for _ in range(2)]
+    sync = compcoll.torch.WeightSync({"w": ours}, src, group)
+    for _ in range(2):
+        sync.sync()
+        dist.broadcast(by_gloo, src, group)
+        assert torch.equal(ours, by_gloo), (ours[0], by_gloo[0])
+        ours += rank + 1
+        by_gloo += rank + 1
+os.write(1, f"rank {rank} has all\\n".encode())
+"""
+
+
+def test_weights_between_two_default_groups(run):
+    check(run(JOINED, head=""), "has all")
+
+
 POLLED = """
 if rank == 1:
     time.sleep(8)
