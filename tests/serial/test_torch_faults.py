@@ -184,6 +184,28 @@ def test_children_are_no_ranks(run, how):
     check(run(CHILDREN.format(how=how), head=""), "has loaded [1, 2, 3], 4")
 
 
+SAVED = """
+import os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+import compcoll.torch
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+if __name__ == "__main__":
+    dist.init_process_group("compcoll")
+    group, folder = dist.new_group(backend="gloo"), sys.argv[0] + ".saved"
+    state, how = {"w": torch.arange(1000.0)}, AsyncCheckpointerType.PROCESS
+    dcp.async_save(state, checkpoint_id=folder, async_checkpointer_type=how, process_group=group).result()
+    loaded = {"w": torch.zeros(1000)}
+    dcp.load(loaded, checkpoint_id=folder, process_group=group)
+    dist.all_reduce(x := torch.ones(9))
+    same = torch.equal(*loaded.values(), *state.values())
+    os.write(1, f"rank {dist.get_rank()} has its values: {same}, {x[0]:g}\\n".encode())
+"""
+
+
+def test_a_process_that_saves_is_no_rank(run):
+    check(run(SAVED, head=""), "has its values: True, 2")
+
+
 #: Each rank has a default group of its own, and the name of rank 0 there.
 JOINED = """
 import os, sys, torch, torch.distributed as dist
