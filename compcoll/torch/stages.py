@@ -10,12 +10,14 @@ the ranks repeat the exchange with slots for the longest frame. Other codecs' fr
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -24,6 +26,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from compcoll.codecs import Codec, decode
@@ -48,6 +51,8 @@ _FOLDER = "/dev/shm"
 #: Their names from torch 2.13 on, and before.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+_process_group_name = c10d._process_group_name
 
 Stages = Sequence[Callable[[Any], Any]]
 
@@ -473,9 +478,10 @@ class Lane:
     comes later.
     """
 
-    def __init__(self, group: dist.ProcessGroup, placement: Placement):
-        self.between = _new_group(placement.between, group)
-        self.inside = Inside(_new_group(placement.inside, group)) if placement.levels == 2 else None
+    def __init__(self, group: dist.ProcessGroup, placement: Placement, name: str):
+        self.between = _new_group(placement.between, group, f"{name}-between")
+        inside = placement.levels == 2 and _new_group(placement.inside, group, f"{name}-inside")
+        self.inside = Inside(inside) if inside else None
         self.error: BaseException | None = None
         self._threads = [ThreadPoolExecutor(1, f"compcoll-{name}") for name in ("add", "reduce", "gather")]
         self._streams: dict[tuple[int, torch.device], Any] = {}
@@ -524,8 +530,25 @@ def _value_or_raise(future: torch.futures.Future) -> Any:
     return value
 
 
-#: The lanes of a group by name, for the levels and order of its ranks.
-_lanes_of: WeakKeyDictionary[dist.ProcessGroup, dict[Any, dict[str, Lane]]] = WeakKeyDictionary()
+@dataclass
+class _Shared:
+    """Lanes that all objects of a group share, and after it one of the same ranks, backends and time-out."""
+
+    owner: str
+    kind: tuple
+    #: The levels, and the order of ranks.
+    places: tuple
+    lanes: dict[str, Lane]
+
+    def serves(self, group: dist.ProcessGroup) -> bool:
+        """Whether they are a group's own, or a destroyed one's; where one failed they are of no use."""
+        names = c10d._world.pg_names
+        is_free = self.owner == names[group] or self.owner not in names.values()
+        return is_free and self.kind == _kind(group) and not any(lane.error for lane in self.lanes.values())
+
+
+#: What the groups beside a default group share, by a key that all ranks of a group know.
+_shared_of: WeakKeyDictionary[Any, dict[str, _Shared]] = WeakKeyDictionary()
 
 
 def _connected(
@@ -542,32 +565,41 @@ def _connected(
         problem = str(error)
     if levels not in (None, 1, 2):
         problem = f"levels = {levels!r} is not 1, 2 or None"
-    known = _lanes_of.setdefault(group, {})
-    # A rank's lanes that failed are of no use to the others.
-    sound = {key: set(made) for key, made in known.items() if not any(one.error for one in made.values())}
-    # By the number of groups torch names a group that only its own ranks make.
-    n_made = len(getattr(dist.distributed_c10d._world, "pg_names", ()))
+    known = _shared_of.setdefault(dist.group.WORLD, {})
+    usable = {key: set(one.lanes) for key, one in known.items() if one.serves(group)}
     found: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(found, (node, problem, (levels, settings), n_made, sound), group=group)
-    all_nodes, problems, all_settings, numbers, all_sound = zip(*found, strict=True)
+    mine = node, problem, (levels, settings), secrets.token_hex(8), usable
+    dist.all_gather_object(found, mine, group=group)
+    all_nodes, problems, all_settings, names, all_usable = zip(*found, strict=True)
     for rank, text in enumerate(problems):
         if text:
             raise ValueError(f"rank {rank}: {text}")
-    _check_equal("settings", all_settings)
+    for rank, theirs in enumerate(all_settings):
+        if theirs != all_settings[0]:
+            raise ValueError(f"ranks differ in settings: rank 0 has {all_settings[0]}, rank {rank} {theirs}")
     placement = _placed(group, all_nodes, levels)
-    key = placement.levels, *placement.order
-    usable = set.intersection(*(one.get(key, set()) for one in all_sound))
-    made = known[key] = {lane: known[key][lane] for lane in usable}
-    if not usable.issuperset(lanes):
-        _check_equal("numbers of groups that they have made", numbers)
-        made |= {lane: Lane(group, placement) for lane in lanes if lane not in usable}
-    return placement, [made[lane] for lane in lanes]
+    return placement, _shared_lanes(group, placement, lanes, names[0], all_usable)
 
 
-def _check_equal(what: str, values: Sequence[Any]) -> None:
-    for rank, value in enumerate(values):
-        if value != values[0]:
-            raise ValueError(f"ranks differ in {what}: rank 0 has {values[0]}, rank {rank} {value}")
+def _shared_lanes(
+    group: dist.ProcessGroup,
+    placement: Placement,
+    wanted: Sequence[str],
+    name: str,
+    all_usable: Sequence[Mapping[str, set[str]]],
+) -> list[Lane]:
+    """Lanes of a placement: of those that all ranks can use the group's own first, and new ones by a name."""
+    known, owner = _shared_of[dist.group.WORLD], c10d._world.pg_names[group]
+    places = placement.levels, *placement.order
+    common = [key for key in set.intersection(*map(set, all_usable)) if known[key].places == places]
+    key = min(common, key=lambda key: (known[key].owner != owner, key), default=name)
+    there = set.intersection(*(usable.get(key, set()) for usable in all_usable))
+    made = {lane: known[key].lanes[lane] for lane in there}
+    made |= {lane: Lane(group, placement, f"{name}-{lane}") for lane in wanted if lane not in there}
+    for other in [one for one in known if (known[one].owner, known[one].places) == (owner, places)]:
+        del known[other]
+    known[key] = _Shared(owner, _kind(group), places, made)
+    return [made[lane] for lane in wanted]
 
 
 def _placed(group: dist.ProcessGroup, nodes: Sequence[Any], levels: int | None) -> Placement:
@@ -612,19 +644,41 @@ def _own_node(group: dist.ProcessGroup, nodes: Any) -> Any:
     return socket.gethostname() if declared is None else declared[dist.get_rank()]
 
 
-def _new_group(ranks: Sequence[int], like: Any) -> dist.ProcessGroup:
-    """A group of a group's backends and time-out, of its ranks or some of them."""
+def _kind(group: dist.ProcessGroup) -> tuple:
+    """What two groups need to have in common to share lanes one after the other."""
+    return tuple(dist.get_process_group_ranks(group)), dist.get_backend_config(group), _timeout(group)
+
+
+def _timeout(group: Any) -> timedelta | None:
     timeout = None
-    for device in like._device_types:
+    for device in group._device_types:
         with suppress(AttributeError, RuntimeError):
-            backend = like._get_backend(device)
+            backend = group._get_backend(device)
             core = getattr(backend, "core", None)  # of our own, whose time-out may have been changed
             timeout = backend.options._timeout if core is None else timedelta(seconds=core.timeout)
-    made: Any = dist.new_group(  # whose type has a number for ranks that are not in it
-        list(ranks),
-        timeout,
-        dist.get_backend_config(like),
-        use_local_synchronization=True,
-        group_desc="compcoll",
-    )
+    return timeout
+
+
+def _new_group(ranks: Sequence[int], like: dist.ProcessGroup, name: str) -> dist.ProcessGroup:
+    """A group of a group's backends and time-out, of its ranks or some of them.
+
+    torch would name it by the number of groups that a rank has: ranks may differ in it, and it comes again
+    where groups are destroyed.
+    """
+
+    def give_name(ranks: Any, use_hashed_name: Any) -> Any:
+        c10d._process_group_name = _process_group_name
+        return f"{name}-{ranks[0]}"
+
+    c10d._process_group_name = give_name
+    try:
+        made: Any = dist.new_group(  # whose type has a number for ranks that are not in it
+            list(ranks),
+            _timeout(like),
+            dist.get_backend_config(like),
+            use_local_synchronization=True,
+            group_desc="compcoll",
+        )
+    finally:
+        c10d._process_group_name = _process_group_name
     return made

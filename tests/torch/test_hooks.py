@@ -396,15 +396,44 @@ def groups():
     return set(dist.distributed_c10d._world.pg_names)
 
 
-def test_models_in_turn_share_groups_and_threads(world, agree):
+@pytest.mark.parametrize("anew", [False, True], ids=["one group", "a group each"])
+def test_models_in_turn_share_groups_and_threads(world, agree, anew):
     group, counts = dist.new_group(backend="gloo"), []
     for _ in range(5):
+        if anew:
+            dist.destroy_process_group(group)
+            group = dist.new_group(backend="gloo")
         net = DDP(model(), process_group=group)
         state = compress_ddp(net, "int8")
         train(net, steps=2)
         counts.append((len(groups()), threading.active_count()))
         assert agree(state.wire_nbytes > 0)
     assert agree(len(set(counts)) == 1), counts
+
+
+def test_groups_at_one_time_share_nothing(world, agree):
+    """Ranks may use them in different orders."""
+    states = [ErrorFeedback("int8", dist.new_group(backend="gloo")) for _ in range(2)]
+    for state in states:
+        averaged(state, torch.ones(999))
+    values = [of_rank(dist.get_rank() + 10 * k, 999) for k in range(2)]
+    order = [0, 1] if dist.get_rank() else [1, 0]
+    futures = {k: compressed_hook(states[k], Bucket(values[k].clone())) for k in order}
+    for k, state in enumerate(states):
+        error = futures[k].wait() - mean_by_gloo(state.group, values[k])
+        assert agree(error.abs().max() < 0.1)
+
+
+def test_other_groups_come_and_go(world, agree):
+    """Ranks may be in different numbers of them, and so many as at an earlier time."""
+    others = [dist.new_group(backend="gloo") for _ in range(2)]
+    for when in range(2):
+        group, values = dist.new_group(backend="gloo"), of_rank(dist.get_rank(), 999)
+        got = averaged(ErrorFeedback("int8", group), values)
+        assert agree((got - mean_by_gloo(group, values)).abs().max() < 0.1)
+        for other in others:
+            dist.destroy_process_group(other)
+        others = [dist.new_group([0], backend="gloo")] if when == 0 else []
 
 
 @pytest.mark.parametrize("backend", ["gloo", "compcoll"])
