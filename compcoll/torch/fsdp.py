@@ -6,6 +6,8 @@ compcoll.torch.compress_fsdp(model, reduce_scatter="bfp:bits=8")
 from collections.abc import Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
+from functools import cache, wraps
+from threading import local
 from typing import Any
 
 import torch
@@ -19,6 +21,38 @@ from compcoll.torch.stages import Compression, Stages
 __all__ = ["CompressedAllGather", "CompressedAllReduce", "CompressedReduceScatter", "compress_fsdp"]
 
 
+class _Reduced(local):
+    """The parameters whose gradients FSDP2 reduces in this thread: those that have some."""
+
+    params: Sequence[Any] = ()
+
+    def widths(self, n: int) -> dict[str, int]:
+        """How many of a rank's n gradients each parameter has, by name; empty where FSDP2 does not call."""
+        found = {one._param_fqn: one.padded_sharded_param_size.numel() for one in self.params}
+        return found if sum(found.values()) == n else {}
+
+
+_reduced = _Reduced()
+
+
+@cache
+def _watch_reductions() -> None:
+    """Have FSDP2 say which parameters' gradients it reduces."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group as module
+
+    original = module.foreach_reduce
+
+    @wraps(original)
+    def foreach_reduce(fsdp_params: Any, *args: Any, **kwargs: Any) -> Any:
+        _reduced.params = fsdp_params
+        try:
+            return original(fsdp_params, *args, **kwargs)
+        finally:
+            _reduced.params = ()
+
+    module.foreach_reduce = foreach_reduce
+
+
 class _OfModule(Compression):
     """The collective that a module of FSDP2 calls."""
 
@@ -28,6 +62,11 @@ class _OfModule(Compression):
     future: torch.futures.Future | None = None
     #: The `CompressedAllReduce` that waits for this future in a thread.
     follower: Any = None
+
+    def __init__(self, codec: Any, group: dist.ProcessGroup | None = None, **options: Any):
+        super().__init__(codec, group, **options)
+        if self.feeds_back:
+            _watch_reductions()
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Allocate a buffer to send or receive."""
@@ -171,10 +210,11 @@ class CompressedReduceScatter(_OfModule):
         with profiler_entry("compressed_reduce_scatter"):
             size, order = self._connect(group), self._order
             self.step += 1
-            codec = self.codec
+            codec, n = self.codec, output_tensor.numel()
+            widths = _reduced.widths(n) or {"shards": n}
 
             def add(_: None) -> torch.Tensor:
-                rows = input_tensor.view(size, output_tensor.numel())
+                rows = input_tensor.view(size, n)
                 if order != sorted(order):
                     rows = rows[order]
                 elif how.changes_input or self.feeds_back:
@@ -183,7 +223,7 @@ class CompressedReduceScatter(_OfModule):
                 return self._sum_inside(rows)
 
             def reduce(sums: torch.Tensor) -> None:
-                total = self._reduce(sums, codec, {"shards": output_tensor.numel()})
+                total = self._reduce(sums, codec, widths)
                 how.after(total, size)
                 output_tensor.view(-1).copy_(total)
 
@@ -214,10 +254,14 @@ class CompressedAllReduce(_OfModule):
     def __call__(self, tensors: torch.Tensor | Sequence[torch.Tensor]) -> None:
         """Average tensors of one floating-point type over the group, in place; collective."""
         pieces = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        widths = _reduced.widths(pieces[0].numel()) if len(pieces) == 1 else {}
         with profiler_entry("compressed_all_reduce"):
             self.step += 1
             before = None if self._shards is None else self._shards.future
-            named = {str(index): piece for index, piece in enumerate(pieces)}
+            if widths:  # all in a row
+                named = dict(zip(widths, pieces[0].split(list(widths.values())), strict=True))
+            else:
+                named = {str(index): piece for index, piece in enumerate(pieces)}
             add, reduce, gather = self._average({self.codec: named})
 
             def add_after(_: None) -> list[torch.Tensor]:

@@ -206,6 +206,35 @@ def test_a_hook_of_the_programs_own_reads_sums(gloo, agree, replicated):
 
 
 @pytest.mark.parametrize("kind", ["sharded", "replicated"])
+def test_errors_stay_with_their_parameters(gloo, agree, replicated, kind):
+    """Of two of one shape, steps use one or the other: FSDP2 reduces the gradients that there are."""
+    truth = {"large": 1e4 * of_rank(7, 640), "small": of_rank(8, 640)}
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name in truth:
+                self.register_parameter(name, torch.nn.Parameter(torch.zeros(640)))
+
+        def forward(self, name):
+            return (getattr(self, name) * truth[name]).sum()
+
+    if kind == "sharded":
+        net, options = Net(), {"reduce_scatter": "bfp:bits=8", "feeds_back": True}
+        fully_shard(net, mesh=mesh_of(gloo))
+    else:
+        net, options = Net(), {"all_reduce": "bfp:bits=8", "replicas": replicated.get_group("replicate")}
+        fully_shard(net, mesh=replicated["shard"])
+    (state,), *_ = compress_fsdp(net, **options).values()
+    for name in ("small", "large") * 3:
+        net.zero_grad()
+        net(name).backward()
+        grad = getattr(net, name).grad.full_tensor()
+        assert agree((grad - truth[name]).abs().max() < 0.05 * truth[name].abs().max()), name
+    assert agree({name.partition("/")[0] for name in state.state_dict()["errors"]} == set(truth))
+
+
+@pytest.mark.parametrize("kind", ["sharded", "replicated"])
 def test_fsdp2_goes_on_from_state_dicts(gloo, agree, replicated, kind):
     """Of all modules' objects, with errors that are fed back: the same gradients bit for bit."""
 
