@@ -1,6 +1,7 @@
 """Arguments of unusual kinds are taken as mpi4py takes them, and wrong ones leave nothing behind."""
 
 import array
+import mmap
 
 import numpy as np
 import pytest
@@ -102,6 +103,20 @@ def test_memory_map(comm, ours, agree, tmp_path):
     ours.Bcast(mapped)
     mapped.flush()
     assert agree(bits(np.fromfile(tmp_path / "values", "f4")) == bits(data(N, "f4", 0)))
+
+
+def test_memory_without_a_type(comm, ours, agree):
+    """A map of memory as the one block of a call with counts."""
+    nbytes = 8 * N
+    memory = mmap.mmap(-1, nbytes)
+    memory[:] = bits(data(N, "f8", comm.rank))
+    counts, whole = [N] * comm.size, np.zeros(comm.size * N)
+    ours.Gatherv([memory, N, MPI.DOUBLE], [whole, counts] if comm.rank == 0 else None)
+    want = b"".join(bits(data(N, "f8", rank)) for rank in range(comm.size))
+    assert agree(comm.rank > 0 or bits(whole) == want)
+    ours.Scatterv([2 * whole, counts] if comm.rank == 0 else None, [memory, N, MPI.DOUBLE])
+    assert agree(bytes(memory) == bits(2 * data(N, "f8", comm.rank)))
+    assert agree(ours.report.accelerated)
 
 
 def read_only() -> np.ndarray:

@@ -1,0 +1,79 @@
+"""A call that MPI refuses on one rank leaves nothing behind: the right one then meets those of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from common import bits, offsets
+from mpi4py import MPI
+
+import compcoll
+from compcoll.operations import OPERATIONS
+
+N = 5000
+INT64, NULL = MPI.INT64_T, MPI.DATATYPE_NULL
+pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank's calls are MPI's own")
+FORMS = ["blocking", "nonblocking", "persistent"][: 3 if MPI.Get_version() >= (4, 0) else 2]
+OPS = [
+    *("Bcast", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw"),
+    *("Gather", "Gatherv", "Scatter", "Scatterv", "Allreduce"),
+]
+#: What is wrong with a call: its count, datatype or root.
+WRONG = ["count", "type", "root"]
+
+
+def arguments(op: str, comm, wrong: str = "") -> tuple[tuple[Any, ...], np.ndarray]:
+    """Arguments of a call of int64, and the array that it writes to."""
+    size, rank = comm.size, comm.rank
+    whole, got = np.arange(N * size) + rank, np.zeros(N * size, "i8")
+    counts, n = [N] * size, -1 if wrong == "count" else N
+    datatype, root = NULL if wrong == "type" else INT64, size + 3 if wrong == "root" else 0
+    if op in ("Alltoallv", "Alltoallw"):
+        displs, good, bad = offsets(counts), INT64, datatype
+        if op == "Alltoallw":
+            displs, good, bad = [8 * at for at in displs], [good] * size, [bad] * size
+        return ([whole, ([n] * size, displs), bad], [got, (counts, displs), good]), got
+    one = [whole[:N], n, datatype]
+    each = [got, (counts, offsets(counts)), INT64] if op.endswith("v") else [got, N, INT64]
+    if op == "Bcast":
+        return ([got, n, datatype], root), got
+    if op.startswith("Gather"):
+        return (one, each if rank == 0 else None, root), got
+    if op.startswith("Scatter"):
+        each[0] = whole
+        return (each if rank == 0 else None, [got[:N], n, datatype], root), got
+    if op == "Alltoall":
+        return ([whole, n, datatype], each), got
+    if op == "Allreduce":
+        return (one, [got, N, INT64]), got
+    return (one, each), got
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_call_that_one_rank_repeats(comm, agree, wrong, op, form):
+    if wrong == "root" and not OPERATIONS[op].root:
+        pytest.skip("there is no root")
+    for least in (0, 4096, 10**9):
+        ours = compcoll.Comm(comm, "lossless", min_nbytes=least)
+        call = getattr(ours, OPERATIONS[op].forms[FORMS.index(form)])
+        if comm.rank == comm.size - 1:
+            for _ in range(3):
+                with pytest.raises((MPI.Exception, ValueError)):
+                    call(*arguments(op, ours, wrong)[0])
+        for _ in range(2):
+            args, want = arguments(op, comm)
+            getattr(comm, op)(*args)
+            args, got = arguments(op, comm)
+            request = call(*args)
+            if form == "persistent":
+                request.Start()
+            if request is not None:
+                request.Wait()
+            if form == "persistent":
+                request.Free()
+            assert agree(bits(got) == bits(want)), least
+        ours.Free()
