@@ -11,20 +11,37 @@ import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 from zipfile import is_zipfile
 
+import mpi4py
+from mpi4py import MPI
+
+from compcoll.engine import _engine
+from compcoll.launch.bootstrap import thread_level
 from compcoll.tracing.recording import fail
 
 __all__ = ["run_as_main"]
 
 
+class _Options(mpi4py.Rc):
+    """mpi4py's options, of which the level of threads is that of a program for which MPI has begun."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in ("threads", "thread_level"):
+            _engine.begin_for_program(thread_level(MPI))
+
+
 def run_as_main(program: str, as_module: bool) -> NoReturn:
     """Run a script, a folder or archive with a ``__main__``, or a module, and leave with its exit status.
 
-    ``sys.path[0]`` and ``__main__`` are those of plain Python; the caller sets ``sys.argv``. Where the
-    program ends by an exception, or with another status than 0, MPI ends all ranks.
+    ``sys.path[0]`` and ``__main__`` are those of plain Python; the caller sets ``sys.argv``, and has begun
+    MPI, which the program may do as well. Where the program ends by an exception, or with another status than
+    0, MPI ends all ranks.
     """
+    _engine.begin_for_program(MPI.Query_thread())
+    mpi4py.rc.__class__ = _Options
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd() if as_module else os.path.dirname(os.path.realpath(program))
     try:

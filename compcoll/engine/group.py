@@ -145,7 +145,8 @@ def survey(
     node.Free()
     # The cores that no rank of the node runs on, shared out; at most 8.
     spare = min(8, max(0, len(cores) // near - 1))
-    multithreaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    with _engine.plain_calls():  # a program may have asked for less than there is
+        multithreaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
     memory = min(rank for _, rank, _ in found)
     name = memory if nodes is None else -1 - nodes[_WORLD.Get_rank()]
     return RankFacts(

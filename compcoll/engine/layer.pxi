@@ -266,6 +266,7 @@ cdef extern from "<dlfcn.h>" nogil:
 cdef extern from "layer/interpreter.h" namespace "compcoll::layer" nogil:
     void c_end_layer "compcoll::layer::end_layer"()
     void c_set_begin "compcoll::layer::set_begin"(int (*)() noexcept)
+    void c_begin_for_program "compcoll::layer::begin_for_program"(int)
 
 cdef extern from * nogil:
     """
@@ -1178,6 +1179,11 @@ def set_begin(begin):
     global _begin_program
     _begin_program = begin
     c_set_begin(begin_c)
+
+
+def begin_for_program(int level):
+    """Let a program that this interpreter is to run begin MPI once more, and tell it of a level of threads."""
+    c_begin_for_program(level)
 
 
 cdef int begin_c() noexcept with gil:

@@ -288,9 +288,14 @@ def _environment(**variables: object) -> Iterator[None]:
 
 def initialise(MPI: Any) -> None:
     """Initialise MPI at the level of threads that the import of mpi4py.MPI would."""
+    MPI.Init_thread(thread_level(MPI))
+
+
+def thread_level(MPI: Any) -> int:
+    """Level of threads that ``mpi4py.rc`` asks for."""
     from mpi4py import rc
 
-    MPI.Init_thread(getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE)
+    return int(getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE)
 
 
 def is_forked() -> bool:

@@ -20,6 +20,9 @@ void watch_end();
 
 // What Python does in a program of C or Fortran: marks COMM_WORLD and COMM_SELF.
 void set_begin(int (*mark_world)());
+// MPI has begun for a program that runs in this interpreter: the program may still begin it, once, and is told
+// of this level of threads.
+void begin_for_program(int level);
 
 }  // namespace layer
 }  // namespace compcoll

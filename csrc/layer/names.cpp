@@ -289,11 +289,33 @@ FORTRAN_FREES(mpi_comm_disconnect_f08_)
 namespace {
 
 int asked = -1;  // the level of threads that the program asked for, where it has another one
+bool has_begun = false;  // for a program that may begin MPI itself
+
+Own query_thread("PMPI_Query_thread");
 
 }  // namespace
 
+namespace compcoll {
+namespace layer {
+
+void begin_for_program(int level) {
+  int given = 0;
+  query_thread.call(&given);
+  asked = level < given ? level : given;
+  has_begun = true;
+}
+
+}  // namespace layer
+}  // namespace compcoll
+
 C_FUNCTION(Init_thread, (int* argc, char*** argv, int required, int* provided)) {
   int given = 0;
+  if (has_begun) {
+    begin_for_program(required);
+    has_begun = false;
+    if (provided) *provided = asked;
+    return 0;
+  }
   {
     ReentrancyGuard within;
     int wanted = is_enabled ? library().most_threads : required;

@@ -188,6 +188,35 @@ def test_explicit_finalize(program):
     assert summary(result.stderr)[:2] == (6, 4)
 
 
+#: How a program may begin MPI itself, or say how mpi4py is to do it.
+BEGINNINGS = {
+    "Init": "mpi4py.rc.initialize = False\nfrom mpi4py import MPI\nMPI.Init()",
+    "Init_thread": "mpi4py.rc(initialize=False)\nfrom mpi4py import MPI\n"
+    "assert MPI.Init_thread(MPI.THREAD_SERIALIZED) == MPI.THREAD_SERIALIZED",
+    "thread_level": "mpi4py.rc.thread_level = 'funneled'",
+    "threads": "mpi4py.rc.threads = False",
+    "by default": "",
+}
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS.values(), ids=BEGINNINGS)
+def test_a_program_begins_mpi_as_without(tmp_path, beginning):
+    path = tmp_path / "program.py"
+    path.write_text(
+        f"import mpi4py\n{beginning}\n"
+        "from mpi4py import MPI\n"
+        "import numpy as np\n"
+        "total = np.zeros(1 << 16)\n"
+        "MPI.COMM_WORLD.Allreduce(np.ones(1 << 16), total)\n"
+        "print(MPI.Query_thread(), set(total), flush=True)\n"
+        "MPI.Finalize()\n"
+    )
+    plain, ours = started(2, path), run(*RUN, "-n", 2, path)
+    assert (plain.returncode, ours.returncode) == (0, 0), plain.stderr + ours.stderr
+    assert plain.stdout == ours.stdout
+    assert summary(ours.stderr)[1] == 2
+
+
 def test_policy_from_a_file(program, tmp_path):
     (tmp_path / "policy.toml").write_text('[[rule]]\nop = "Alltoall"\ncodec = "int8"\n')
     path = program("say(line.report.codec)")
