@@ -120,6 +120,7 @@ class _Call(AbstractContextManager["_Call"]):
 
     def wrap_operand(self, obj: Any, op: Any) -> Any:
         """Return the object to pickle as an operand of a reduction: a `_Framed` for sums and products."""
+        self._stats.add_bound(None)  # of roundings that Python's operators make
         return self.wrap(obj) if op in (MPI.SUM, MPI.PROD) else obj
 
     def run(self, *args: Any) -> Any:

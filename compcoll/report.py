@@ -43,7 +43,7 @@ class Report:
     error_bound : float or None
         Largest absolute error of any value of this rank's result, or of the message that it sent, after all
         hops, with the roundings of additions and of a sum; of complex numbers ``|x - x'|``. 0 if that is
-        exact, None where it is not known.
+        exact, None where it is not known, as of a reduction by MPI.
     seconds : dict of str to float
         Time spent in ``encode``, ``decode`` (over all threads), ``wait`` (nothing else to do) and ``total``.
     base_nbytes : int
@@ -166,7 +166,7 @@ class Stats:
 def describe(op: str, way: Any, outcome: Any = None) -> Report:
     """Make the report of a call; without an outcome the second argument is the reason why MPI ran it."""
     if outcome is None:
-        return Report(op, False, str(way))
+        return Report(op, False, str(way), error_bound=None if op in REDUCTIONS else 0.0)
     reason, spec, algorithm = "received as it came", None, "stream"
     if way is not None and way.codec is not None:
         reason, spec = way.reason, (way.codec if isinstance(way.codec, str) else way.codec.spec) or None

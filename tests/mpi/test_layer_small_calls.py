@@ -237,3 +237,18 @@ def test_a_call_of_pairs_that_cannot_begin_at_once(comm, ours, agree):
     comm.Alltoallv(MPI.IN_PLACE, [want, counts])
     ours.Alltoallv(MPI.IN_PLACE, [got, counts])
     assert agree(bits(got) == bits(want))
+
+
+@many
+@pytest.mark.parametrize(("codec", "n"), [("lossless", SMALL), ("none", LARGE)])
+def test_the_error_of_a_sum_by_mpi_is_not_known(comm, agree, codec, n):
+    ours, mine, got = compcoll.Comm(comm, codec, min_nbytes=1000), data(n, "f4", comm.rank), np.zeros(n, "f4")
+    for call in (
+        lambda: ours.Allreduce(mine, got),
+        lambda: ours.Iallreduce(mine, got).Wait(),
+        lambda: ours.Reduce(mine, got),
+    ):
+        call()
+        assert agree(not ours.report.accelerated and ours.report.error_bound is None)
+    ours.Bcast(got)
+    assert agree(not ours.report.accelerated and ours.report.error_bound == 0)

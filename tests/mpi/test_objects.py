@@ -247,6 +247,12 @@ def test_large_arrays_are_compressed_and_exact(comm, ours, agree, name):
 
 
 @needs_two
+def test_the_error_of_a_sum_of_objects_is_not_known(comm, ours, agree):
+    ours.allreduce(np.cumsum(np.full(1 << 18, 0.1)))
+    assert agree(ours.report.op == "allreduce" and ours.report.error_bound is None)
+
+
+@needs_two
 def test_other_objects_are_bytes_which_lose_nothing(comm, ours, agree):
     x = np.cumsum(np.ones(1 << 18))
     for one in ({"x": x}, [x, x], x[:10], x[::2], x.astype(">f8"), x.astype("M8[s]")):
