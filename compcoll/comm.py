@@ -90,6 +90,8 @@ class Comm(ObjectCalls, MPI.Intracomm):
         Where not all ranks come within ``COMPCOLL_TIMEOUT``.
     DeviceBufferError
         Where MPI does not take device memory of one rank, on all ranks.
+    RuntimeError
+        Where a program has begun an MPI session alone, and not MPI.
     """
 
     __slots__ = ("_origin",)
@@ -98,6 +100,10 @@ class Comm(ObjectCalls, MPI.Intracomm):
     def __new__(cls, comm: MPI.Intracomm | None = None, *args: Any, **kwargs: Any) -> Self:
         if comm is not None and not MPI.Is_initialized():
             MPI.COMM_WORLD.Get_rank()  # begins MPI after an import of compcoll.torch, or says what will
+            if not MPI.Is_initialized():
+                raise RuntimeError(
+                    "compcoll.Comm of a communicator of an MPI session needs MPI.Init() before"
+                )
         _engine.hook()
         if cls is Comm and comm is not None:
             cls = class_of(comm)  # type: ignore[assignment]
@@ -154,9 +160,9 @@ class Comm(ObjectCalls, MPI.Intracomm):
     def origin(self) -> MPI.Intracomm:
         """The communicator that it was made of, for libraries that call MPI by themselves.
 
-        Of one that a program has made of a `Comm` itself, as mpi4py's class.
+        Of one that a program has made of a `Comm` itself, as mpi4py's class. Null where it was freed.
         """
-        return MPI.Intracomm(self) if self._origin is None else self._origin
+        return MPI.Intracomm(self) if self._origin is None or self == MPI.COMM_NULL else self._origin
 
     @property
     def report(self) -> Report:

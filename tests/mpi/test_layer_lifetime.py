@@ -154,3 +154,95 @@ def test_a_communicator_that_one_rank_does_not_make(comm, agree, monkeypatch, ma
             ):
                 MAKERS[maker](comm)
         comm.Barrier()
+
+
+def freed(comm):
+    gone = compcoll.Comm(comm, "lossless")
+    gone.Free()
+    return gone
+
+
+def freed_twice(comm):
+    gone, other = compcoll.Comm(comm, "lossless"), compcoll.Comm(comm, "lossless")
+    other.Free()
+    assert gone.size == comm.size
+    gone.Free()
+    return gone
+
+
+def freed_by_another_object(comm):
+    gone = compcoll.Comm(comm, "lossless")
+    compcoll.Comm.fromhandle(gone.handle).Free()
+    return gone
+
+
+def freed_after_using(comm):
+    gone = compcoll.Comm(comm, "lossless")
+    other = gone.using("raw")
+    gone.Free()
+    assert agrees(other)
+    other.Free()
+    return gone
+
+
+def freed_with_its_origin(comm):
+    origin = comm.Dup()
+    gone = compcoll.Comm(origin, "lossless").using("raw")
+    origin.Free()
+    return gone
+
+
+def freed_part(comm):
+    ours = compcoll.Comm(comm, "lossless")
+    gone = ours.Split(0)
+    gone.Free()
+    ours.Free()
+    return gone
+
+
+WAYS = [freed, freed_twice, freed_by_another_object, freed_after_using, freed_with_its_origin, freed_part]
+CALLS = {
+    "Allreduce": lambda c, x, y: c.Allreduce(x, y),
+    "small Allreduce": lambda c, x, y: c.Allreduce(x[:1], y[:1]),
+    "Allgather": lambda c, x, y: c.Allgather(x[:1], y),
+    "Iallgather": lambda c, x, y: c.Iallgather(x[:1], y),
+    "Bcast_init": lambda c, x, y: c.Bcast_init(x),
+    "Scan": lambda c, x, y: c.Scan(x, y),
+    "Barrier": lambda c, x, y: c.Barrier(),
+    "Send": lambda c, x, y: c.Send(x, 0),
+    "Isend": lambda c, x, y: c.Isend(x, 0),
+    "Send_init": lambda c, x, y: c.Send_init(x, 0),
+    "Recv": lambda c, x, y: c.Recv(x, 0),
+    "Sendrecv": lambda c, x, y: c.Sendrecv(x, 0, 0, y, 0),
+    "Probe": lambda c, x, y: c.Probe(),
+    "Improbe": lambda c, x, y: c.Improbe(),
+    "send": lambda c, x, y: c.send(x, 0),
+    "bcast": lambda c, x, y: c.bcast(x),
+    "allreduce": lambda c, x, y: c.allreduce(x),
+    "Dup": lambda c, x, y: c.Dup(),
+    "Idup": lambda c, x, y: c.Idup(),
+    "Split": lambda c, x, y: c.Split(),
+    "Create_cart": lambda c, x, y: c.Create_cart([c.origin.size]),
+    "using": lambda c, x, y: c.using("raw"),
+    "size": lambda c, x, y: c.size,
+    "Set_name": lambda c, x, y: c.Set_name("x"),
+    "Get_group": lambda c, x, y: c.Get_group(),
+    "Get_attr": lambda c, x, y: c.Get_attr(MPI.TAG_UB),
+    "Free": lambda c, x, y: c.Free(),
+    "origin": lambda c, x, y: c.origin.size,
+}
+if MPI.get_vendor()[0] == "Open MPI":  # which crashes, or knows none of these
+    for name in ("Allgather", "Iallgather", "Bcast_init", "Idup"):
+        del CALLS[name]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_calls_on_what_was_freed_are_errors(comm, way):
+    gone, x, y = way(comm), np.ones(N), np.ones(N)
+    others = [comm.Dup() for _ in range(4)]  # which may have its handle
+    for name, call in CALLS.items():
+        with pytest.raises(MPI.Exception) as caught:
+            call(gone, x, y)
+        assert caught.value.Get_error_class() == MPI.ERR_COMM, name
+    for other in others:
+        other.Free()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from mpi4py import MPI
 
 from compcoll.cli.launch import find_mpiexec
 
@@ -56,6 +57,29 @@ MPI.Init_thread(MPI.THREAD_MULTIPLE)
 NOT_BY_ITSELF = """
 import mpi4py
 mpi4py.rc.finalize = False
+"""
+#: What a library may do that does not know whether its program begins MPI.
+SESSION = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+import numpy as np
+import compcoll
+session = MPI.Session.Init()
+group = session.Create_group("mpi://WORLD")
+comm = MPI.Intracomm.Create_from_group(group)
+try:
+    compcoll.Comm(comm, "lossless")
+except RuntimeError as error:
+    print(error)
+MPI.Init_thread(MPI.THREAD_MULTIPLE)
+ours, total = compcoll.Comm(comm, "lossless"), np.zeros(1 << 17)
+ours.Allreduce(np.ones(1 << 17), total)
+print(ours.report.accelerated, set(total.tolist()))
+for one in ours, comm, group:
+    one.Free()
+session.Finalize()
+MPI.Finalize()
 """
 FORKED = """
 import os, sys
@@ -121,3 +145,10 @@ for name in "COMM_WORLD", "COMM_SELF":
 print("end")
 """
     assert outputs(program, tmp_path, 1)[0] == "end\n"
+
+
+@pytest.mark.skipif(MPI.Get_version() < (4, 0), reason="MPI has no sessions")
+def test_a_communicator_of_a_session_needs_mpi_to_have_begun(tmp_path):
+    printed, complaints = outputs(SESSION, tmp_path, 2)
+    assert printed.count("compcoll.Comm of a communicator of an MPI session needs MPI.Init() before") == 2
+    assert (printed.count("True {2.0}"), complaints) == (2, "")
