@@ -191,3 +191,56 @@ def test_tensors_that_have_no_buffer(comm, ours):
     ):
         with pytest.raises(BufferError):
             ours.Bcast(tensor)
+
+
+#: Values of a message that is small, and of one that is not.
+SIDES = [50, 50_000]
+TENSORS = {
+    "bare": (lambda t: t, 1),
+    "count": (lambda t: [t, len(t)], 0.5),  # to mpi4py they are bytes
+    "typed": (compcoll.typed, 1),
+    "typed count": (lambda t: [compcoll.typed(t)[0], len(t) // 2, compcoll.BFLOAT16], 0.5),
+}
+
+
+@pytest.mark.parametrize("n", SIDES)
+@pytest.mark.parametrize(("given", "share"), TENSORS.values(), ids=TENSORS)
+def test_counts_of_bfloat16_mean_the_same_in_small_and_large_calls(comm, agree, given, share, n):
+    torch = pytest.importorskip("torch")
+    for one in comm, compcoll.Comm(comm, "lossless", min_nbytes=1000):
+        tensor = torch.full((n,), float(comm.rank == 0), dtype=torch.bfloat16)
+        one.Bcast(given(tensor))
+        assert agree(int(tensor.sum(dtype=torch.int32)) == (n if comm.rank == 0 else n * share))
+
+
+ROOTS = {
+    "float": lambda size: size / 2,
+    "float64": lambda size: np.float64(1),
+    "array": lambda size: np.array(1),
+    "int64": lambda size: np.int64(1),
+    "bool": lambda size: True,
+    "text": lambda size: "1",
+}
+ROOTED = {
+    "Bcast": lambda c, a, b, root: c.Bcast(b, root),
+    "Ibcast": lambda c, a, b, root: c.Ibcast(b, root=root).Wait(),
+    "Gather": lambda c, a, b, root: c.Gather(a, b, root),
+    "Scatter": lambda c, a, b, root: c.Scatter(b, a, root),
+    "Reduce": lambda c, a, b, root: c.Reduce(b.copy(), b, root=root),
+}
+
+
+@pytest.mark.parametrize("n", SIDES)
+@pytest.mark.parametrize("root", ROOTS.values(), ids=ROOTS)
+def test_roots_of_any_type_mean_the_same_in_small_and_large_calls(comm, agree, root, n):
+    def outcome(one, call):
+        mine, all_ = data(n, "i4", comm.rank), data(n * comm.size, "i4", comm.rank + 5)
+        try:
+            call(one, mine, all_, root(comm.size))
+        except TypeError:
+            return TypeError
+        return bits(mine), bits(all_)
+
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=1000)
+    for call in ROOTED.values():
+        assert agree(outcome(ours, call) == outcome(comm, call))

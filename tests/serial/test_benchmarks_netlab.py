@@ -40,6 +40,37 @@ def moved(peer):
 line = " ".join(map(str, [socket.gethostname(), *moved(comm.rank ^ 1), *moved(comm.rank ^ 2)]))
 print(line + "\\n", end="", flush=True)
 """
+#: Messages of all forms, some received in another way, some longer than their room.
+MESSAGES = """
+import numpy as np
+from mpi4py import MPI
+import compcoll
+comm, n = compcoll.Comm(MPI.COMM_WORLD, "lossless"), 50_000
+other, x, y = 1 - comm.rank, np.arange(50_000.0), np.zeros(50_000)
+for tag in range(20):
+    if comm.rank == 0:
+        comm.Send(x, 1, tag), comm.Ssend(x, 1, tag), comm.Isend(x, 1, tag).Wait()
+    else:
+        comm.Probe(0, tag), comm.Recv(y, 0, tag), comm.Mprobe(0, tag).Recv(y)
+        while not comm.Iprobe(0, tag):
+            pass
+        comm.Irecv(y, 0, tag).Wait()
+    comm.Sendrecv(x, other, tag, y, other, tag)
+    comm.Sendrecv_replace(y, other, tag, other, tag)
+    comm.send(x, other, tag), comm.recv(None, other, tag)
+requests = [comm.Send_init(x, other), comm.Recv_init(y, other)]
+for _ in range(10):
+    MPI.Prequest.Startall(requests), MPI.Request.Waitall(requests)
+assert (x == y).all()
+for room in n // 10, 100, 1:
+    request = comm.Isend(x, other)
+    try:
+        comm.Recv(np.zeros(room), other)
+    except MPI.Exception as error:
+        assert error.Get_error_class() == MPI.ERR_TRUNCATE
+    request.Wait()
+print("end", flush=True)
+"""
 ENDLESS = "from mpi4py import MPI\nwhile True: MPI.COMM_WORLD.allgather(bytes(1 << 16))"
 
 
@@ -78,6 +109,12 @@ def test_ranks_meet_over_the_links(lab):
 def test_ranks_of_a_host_share_it(lab):
     done = lab.run([sys.executable, "-c", RING], ppn=2, capture=True, timeout=30)
     assert done.stdout.count("of 4 near 2") == 4
+
+
+def test_compressed_messages_leave_nothing_that_was_not_received(lab):
+    """UCX would name each when MPI ends."""
+    done = lab.run([sys.executable, "-c", MESSAGES], capture=True, timeout=60)
+    assert (done.stdout.count("end"), done.stderr) == (2, "")
 
 
 def test_hosts_share_memory_inside_and_not_across(lab):

@@ -78,6 +78,38 @@ if how != "none" and ours.rank == 0:
 """
 #: What both ranks together call beside the two large Alltoalls.
 EXPECTED = [2 * (3 + 4 + 2), 2 * (5 + 6), 2 * (7 + 8), 2 * (9 + 10)]
+#: Ends a process that opens a library while it walks over those that are loaded: the loader's lock is held
+#: there, and another thread that opens one waits for the walk's end with the lock that this one would need.
+WALKS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef int Look(struct dl_phdr_info*, size_t, void*);
+struct walk { Look* look; void* data; };
+static __thread int walking;
+
+static int within(struct dl_phdr_info* info, size_t n, void* walk) {
+  walking++;
+  int result = ((struct walk*)walk)->look(info, n, ((struct walk*)walk)->data);
+  walking--;
+  return result;
+}
+
+int dl_iterate_phdr(Look* look, void* data) {
+  int (*next)(Look*, void*) = dlsym(RTLD_NEXT, "dl_iterate_phdr");
+  struct walk walk = {look, data};
+  return next(within, &walk);
+}
+
+void* dlopen(const char* name, int flags) {
+  void* (*next)(const char*, int) = dlsym(RTLD_NEXT, "dlopen");
+  if (walking) fprintf(stderr, "%s is opened within a walk\\n", name), abort();
+  return next(name, flags);
+}
+"""
 #: A library that knows nothing of Python.
 LIBRARY = """
 #include <mpi.h>
@@ -274,6 +306,15 @@ def test_calls_of_a_library_on_a_handle_of_mpi4pys(mpi, shared, program):
     assert lines(ranks(mpi, sys.executable, path, library, "none")) == [[0, 0]]
     assert lines(ranks(mpi, sys.executable, path, library, "Comm")) == [[0, 0]]
     assert lines(launched(mpi, path, library, "run")) == [[2, 2]]
+
+
+def test_no_library_is_opened_while_the_loader_is_locked(mpi, shared, program):
+    walks = shared("walks", WALKS)
+    for result in (
+        ranks(mpi, sys.executable, program(COUNTED), "Comm", LD_PRELOAD=walks),
+        launched(mpi, program(COUNTED), "run", LD_PRELOAD=walks),
+    ):
+        assert (result.returncode, result.stdout) == (0, "2\n"), result.stderr
 
 
 def test_python_itself_is_no_program(mpi, program):

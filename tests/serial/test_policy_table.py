@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from compcoll.cli.launch import find_mpiexec
 from compcoll.policy import table
 from compcoll.policy.table import About, Row, Rows, Store, read_file, write_file
 
@@ -191,6 +192,36 @@ def test_a_home_that_is_not_there(monkeypatch, capsys):
     store.add(ABOUT, ROW)
     store.write()
     assert "no HOME" in capsys.readouterr().err
+
+
+#: A rank whose home is not known, beside one that has one. Argument: which.
+HOMELESS = """
+import os, sys
+import numpy as np
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == int(sys.argv[1]):
+    import pwd
+    def getpwuid(uid):
+        raise KeyError(uid)
+    os.environ.pop("HOME", None), os.environ.pop("XDG_CACHE_HOME", None)
+    pwd.getpwuid = getpwuid
+import compcoll
+comm = compcoll.Comm(MPI.COMM_WORLD, "lossless", when="pays")
+mine, got = np.full(1 << 17, comm.rank), np.zeros((comm.size, 1 << 17), int)
+for _ in range(30):
+    comm.Allgather(mine, got)
+assert (got == np.arange(comm.size)[:, None]).all()
+print("end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_without_a_home(tmp_path, rank):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "COMPCOLL_NODES": "0,1"}
+    environment.pop("COMPCOLL_TABLE", None)
+    command = [find_mpiexec(), "-n", "2", sys.executable, "-c", HOMELESS, str(rank)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.stdout.count("end") == 2, done.stderr
 
 
 @pytest.mark.parametrize("value", ["off", "read"])
