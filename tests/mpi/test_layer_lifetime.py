@@ -180,7 +180,7 @@ def freed_after_using(comm):
     gone = compcoll.Comm(comm, "lossless")
     other = gone.using("raw")
     gone.Free()
-    assert agrees(other)
+    assert agrees(other) == (comm.size > 1)
     other.Free()
     return gone
 
@@ -231,8 +231,8 @@ CALLS = {
     "Free": lambda c, x, y: c.Free(),
     "origin": lambda c, x, y: c.origin.size,
 }
-if MPI.get_vendor()[0] == "Open MPI":  # which crashes, or knows none of these
-    for name in ("Allgather", "Iallgather", "Bcast_init", "Idup"):
+if MPI.get_vendor()[0] == "Open MPI":  # which ends the process, or does not look
+    for name in ("Allgather", "Iallgather", "Bcast_init", "Probe", "Improbe"):
         del CALLS[name]
 
 
