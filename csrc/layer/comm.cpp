@@ -246,21 +246,22 @@ Comm* add(std::shared_ptr<Comm> comm) {
   return comm.get();
 }
 
-// Gives a communicator frames of its own; false where MPI makes no communicator.
-bool begin(Comm& comm, std::shared_ptr<PrivateComm> shared) {
+// Gives a communicator tags of a private one: of the one where its parent's duplicates take theirs, as long as
+// that has some, else of a new one. False where MPI makes no communicator.
+bool begin(Comm& comm, std::shared_ptr<PrivateComm>* shared) {
   if (comm.size == 1) return true;
   int64_t first = -1;
   if (shared) {
-    // Threads may make several at once, in another order on each rank: the first of all ranks gives tags away.
-    if (comm.rank == 0) first = shared->take();
+    // Duplicates of duplicates take theirs there, too, by other threads and in another order on each rank: the
+    // first of all ranks gives tags away.
+    if (comm.rank == 0) first = (*shared)->take();
     if (bcast.call(&first, 1, library().uint64, 0, comm.handle)) return false;
   }
-  if (first < 0) {
-    shared = PrivateComm::make(comm.handle);
-    if (!shared) return false;
-    first = shared->take();
-  }
-  comm.frames = std::move(shared);
+  comm.frames = first < 0 ? PrivateComm::make(comm.handle) : *shared;
+  if (!comm.frames) return false;
+  if (first < 0) first = comm.frames->take();
+  comm.shared = comm.frames;
+  if (shared) *shared = comm.frames;
   const CallTags& tags = comm.tags;
   comm.tags.begin(int(first), PrivateComm::n_tags());
   comm.notices =
@@ -277,6 +278,7 @@ void end(Comm& comm) {
     registry().left.push_back(std::move(comm.notices));
   }
   comm.frames.reset();
+  comm.shared.reset();
   comm.kept_tags = KeptTags();
   comm_delete_attr.call(comm.handle, keyval<ended>());
 }
@@ -352,7 +354,7 @@ int inherit(Comm& parent, Word made, bool same_ranks) {
     if (int error = bcast.call(&origin->key, 1, mpi.uint64, 0, made)) return error;
   }
   auto comm = std::make_shared<Comm>(made, origin->rank, origin->size, parent.settings, origin);
-  if (!begin(*comm, same_ranks ? parent.frames : nullptr) || !add(std::move(comm))) return mpi.err_other;
+  if (!begin(*comm, same_ranks ? &parent.shared : nullptr) || !add(std::move(comm))) return mpi.err_other;
   return 0;
 }
 

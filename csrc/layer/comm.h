@@ -82,8 +82,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
     calls[name].store(calls[name].load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
-  // The communicator of frames, and tags.
-  std::shared_ptr<PrivateComm> frames;
+  // The communicator of frames, that where duplicates take their tags, and its own.
+  std::shared_ptr<PrivateComm> frames, shared;
   CallTags tags;
   KeptTags kept_tags;
   std::shared_ptr<Notices> notices;  // of messages
