@@ -199,6 +199,23 @@ def test_a_repeated_call_runs_no_python_of_compcoll(comm, ours, agree, form):
 
 
 @many
+@pytest.mark.parametrize("codec", ["none", "auto"])
+def test_messages_that_are_never_compressed_are_mpis(comm, agree, codec):
+    """Large ones, too: no Python runs, and the layer receives none of them."""
+    c = compcoll.Comm(comm, codec)
+    before, behind = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    sent, got = whole(200_000, comm.rank), np.zeros(200_000)
+
+    def exchange():
+        MPI.Request.Waitall([c.Irecv(got, before), c.Isend(sent, behind)])
+        c.Sendrecv(sent, behind, 0, got, before)
+
+    assert agree(not (seen := python_in(exchange))), seen
+    assert agree("uncompressed" not in c.report.reason and bits(got) == bits(whole(200_000, before)))
+    c.Free()
+
+
+@many
 def test_a_start_runs_no_python_of_compcoll(comm, ours, agree):
     a, b = whole(N * comm.size, comm.rank), np.zeros(N * comm.size)
     request = ours.Alltoall_init(a, b)
