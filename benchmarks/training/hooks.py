@@ -33,7 +33,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import compcoll.torch
-from compcoll.torch.stages import Lane
+from compcoll.torch.lanes import Lane
 
 from ..netlab import port_bytes
 from ..osu.output import describe

@@ -16,7 +16,8 @@ integration.py   torch.compile, other tools of torch, and its functions that nam
 hooks.py         compression beside NCCL or gloo: DDP's hook
 fsdp.py          FSDP2's objects, and HSDP's
 lightning.py     a callback of PyTorch Lightning that sets these; imported by those who use it
-stages.py        what these share: sums and gathered blocks inside a node, and as frames among nodes
+stages.py        what these share: sums and gathered blocks as frames among nodes
+lanes.py         where they run: groups, threads and streams, memory that ranks of a node share
 dcp.py           torch.distributed.checkpoint with compressed files
 weight_sync.py   parameters from one rank to all others, in any backend's groups
 """

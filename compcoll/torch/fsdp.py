@@ -15,8 +15,9 @@ import torch.distributed as dist
 from torch.autograd import Variable
 
 from compcoll.torch.integration import not_compiled, profiler_entry
+from compcoll.torch.lanes import Stages
 from compcoll.torch.reductions import reduction
-from compcoll.torch.stages import Compression, Stages
+from compcoll.torch.stages import Compression
 
 __all__ = ["CompressedAllGather", "CompressedAllReduce", "CompressedReduceScatter", "compress_fsdp"]
 

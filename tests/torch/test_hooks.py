@@ -13,7 +13,7 @@ from test_conformance import batch, close, model, train
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from compcoll.torch import ErrorFeedback, compress_ddp, compressed_hook, stages
+from compcoll.torch import ErrorFeedback, compress_ddp, compressed_hook, lanes, stages
 
 pytestmark = pytest.mark.filterwarnings("default")
 INT8 = 0.5 / 127
@@ -170,8 +170,8 @@ def test_sums_and_blocks_inside_a_node(gloo, agree, dtype, shares, monkeypatch):
     """Through shared memory, and where one rank has none by the group; larger ones after smaller ones."""
     rank, size = dist.get_rank(), dist.get_world_size()
     if not shares and rank == size - 1:
-        monkeypatch.setattr(stages, "_FOLDER", "/nowhere")
-    node = stages.Inside(gloo)
+        monkeypatch.setattr(lanes, "_FOLDER", "/nowhere")
+    node = lanes.Inside(gloo)
     for n in (5, 0, 3000, 7):
         rows = of_rank(rank, 2 * size * n, dtype).view(2 * size, n)
         everything = [of_rank(peer, 2 * size * n, dtype).view(2 * size, n) for peer in range(size)]
@@ -185,7 +185,7 @@ def test_sums_and_blocks_inside_a_node(gloo, agree, dtype, shares, monkeypatch):
 
 def test_a_file_of_another_container_is_not_made(tmp_path):
     with pytest.raises(FileNotFoundError):
-        stages._mapped(str(tmp_path / "theirs"), 4096)
+        lanes._mapped(str(tmp_path / "theirs"), 4096)
     assert not (tmp_path / "theirs").exists()
 
 
