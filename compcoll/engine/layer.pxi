@@ -1182,7 +1182,7 @@ def set_begin(begin):
 
 
 def begin_for_program(int level):
-    """Let a program that this interpreter is to run begin MPI once more, and tell it of a level of threads."""
+    """Let a program that this interpreter is to run begin MPI once more, and tell it a level of threads."""
     c_begin_for_program(level)
 
 

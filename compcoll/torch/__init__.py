@@ -73,6 +73,7 @@ def _register() -> None:
         _dist.Backend.register_backend("compcoll", shell, extended_api=True, devices=["cpu", "cuda"])
         _policies.watch_meshes()
         _phases.watch_joins()
+        _integration.keep_works_of_joins()
     if not _is_deferred:
         _start.set_environment()
 

@@ -22,7 +22,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.algorithms.join import Join
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ["dispatched", "not_compiled", "patch_2_13", "profiler_entry"]
+__all__ = ["dispatched", "keep_works_of_joins", "not_compiled", "patch_2_13", "profiler_entry"]
 
 _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 _Class = TypeVar("_Class", bound=type)
@@ -119,10 +119,23 @@ def profiler_entry(op: str) -> AbstractContextManager:
     return nullcontext()
 
 
-def patch_2_13() -> None:
-    """Refuse other backends beside this one, have `_set_pg_timeout` know its groups, and `join` its works."""
-    init_config, set_timeout = c10d.BackendConfig.__init__, c10d._set_pg_timeout
+def keep_works_of_joins() -> None:
+    """Give DDP's reducer a Work of the future alone where a rank has joined: it keeps none of Python's."""
     notify = Join.notify_join_context
+
+    @wraps(notify)
+    def notify_join_context(joinable: Any) -> Any:
+        work = notify(joinable)
+        if work is None or "compcoll" not in dist.get_backend_config(joinable.join_process_group):
+            return work
+        return _create_work_from_future(work.get_future())
+
+    Join.notify_join_context = notify_join_context  # type: ignore[method-assign]
+
+
+def patch_2_13() -> None:
+    """Refuse other backends beside this one, and have `_set_pg_timeout` know its groups."""
+    init_config, set_timeout = c10d.BackendConfig.__init__, c10d._set_pg_timeout
 
     def init(self: c10d.BackendConfig, backend: Any) -> None:
         init_config(self, backend)
@@ -141,12 +154,5 @@ def patch_2_13() -> None:
         else:
             set_timeout(timeout, group)
 
-    @wraps(notify)
-    def notify_join_context(joinable: Any) -> Any:
-        work = notify(joinable)
-        # Of a Work that DDP's reducer alone keeps, what is in Python ends; of a future nothing does.
-        return _create_work_from_future(work.get_future()) if hasattr(work, "operation") else work
-
-    Join.notify_join_context = notify_join_context  # type: ignore[method-assign]
     c10d.BackendConfig.__init__ = init  # type: ignore[method-assign]
     c10d._set_pg_timeout = _set_pg_timeout

@@ -141,7 +141,9 @@ def make_core(opts: Any, options: Any) -> Core:
     timeout = opts.timeout if options is None or options.timeout is None else options.timeout
     is_first = not dist.is_initialized()
     peers.watch_store(opts.store if is_first else c10d._get_default_store(), is_first)
-    mine = policies.settled(options), _WORLD.Get_rank(), peers.next_serial(), MPI.Query_thread()
+    with _engine.plain_calls():  # a program may have asked for less than there is
+        level = MPI.Query_thread()
+    mine = policies.settled(options), _WORLD.Get_rank(), peers.next_serial(), level
     what = f"the process group {opts.group_id!r}"
     everyone = peers.exchange(opts.store, rank, size, mine, timeout.total_seconds(), what)
     check_same([theirs for theirs, *_ in everyone], rank)

@@ -213,6 +213,7 @@ class WeightSync:
         for rank, (theirs, _) in zip(self._ranks, facts, strict=True):
             if not theirs:
                 raise ValueError(f"rank {rank} cannot list its tensors, as its own error says")
+        for rank, (theirs, _) in zip(self._ranks, facts, strict=True):
             if theirs != layout:
                 raise ValueError(
                     f"rank {rank} has tensors of other names, shapes or dtypes than the source, "

@@ -98,10 +98,13 @@ int submit_to_mpi(const Call& call) {
 }
 
 // Whether something belongs to a call that MPI carries out until its end.
-bool submits(const Call& call) { return call.form == nonblocking && (call.check || call.keep); }
+bool submits(const Call& call) {
+  return call.form == nonblocking && (call.check || call.keep || call.staged);
+}
 
 // MPI carries a call out; its code.
 int mpi_carries_out(const Call& call) {
+  if (call.staged && call.form == persistent) return keep_call(call, nullptr, Arguments(call), 0);
   if (!call.on_devices()) return submits(call) ? submit_to_mpi(call) : plain(call, call.words);
   if (!call.on_copies()) {  // MPI does not know the caller's streams
     Staged all(call, {call.gpus[send_side], call.gpus[recv_side]});
@@ -214,7 +217,7 @@ int problem_of(const Arguments& arguments) {
 // Has MPI carry out a call of pairs, and takes its tags as the ranks do that do not leave it to MPI: where MPI
 // refuses the arguments, as they do where it refuses theirs. MPI's code.
 int leave_to_mpi(const Call& call) {
-  if (!call.next.exists()) return unavailable;
+  if (!call.next.exists() && !call.on_devices() && !call.staged) return unavailable;
   if (const int error = mpi_carries_out(call)) return error;
   if (call.form == nonblocking) call.comm.tags.next(nullptr);
   if (call.form == persistent) call.comm.kept_tags.take(call.comm.handle);
@@ -271,7 +274,7 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
     if (!entry->count) return false;
     const double start = engine::now();
     *error = mpi_carries_out(call);
-    if (call.staged && !*error) {
+    if (call.staged && call.form == blocking && !*error) {
       call.staged->give_back();
       *error = failed(call, call.staged->code());
     }

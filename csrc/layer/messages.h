@@ -124,7 +124,7 @@ class Incoming : public engine::Task {
   void cancel();
 
   bool step() override;
-  bool done() override { return arrived_ && (!run_ || run_->done()); }
+  bool done() override;
   bool broken() const override { return run_ && run_->broken(); }
   bool is_long() const override { return run_ ? run_->is_long() : nbytes_ > long_nbytes; }
   void rest(double seconds) override { run_ ? run_->rest(seconds) : Task::rest(seconds); }
@@ -157,6 +157,7 @@ class Incoming : public engine::Task {
   bool compressed_ = false;
   uint64_t mirrored_ = Buffer::all;  // bytes of a GPU's that the host's copy has
   std::shared_ptr<engine::Run> run_;
+  std::vector<std::shared_ptr<engine::Run>> truncated_;  // of messages that came before
   engine::Stats stats_;
   int error_ = 0;
 };
@@ -233,8 +234,11 @@ struct Matched {
 };
 bool take_matched(Word handle, Matched* matched);
 
-// Receives what is left of a compressed message whose first one MPI has truncated.
+// Receives what is left of a compressed message whose first one MPI has truncated, as its status says, where it
+// was one.
 void drain(Comm& comm, const void* status);
+// The same of messages that are known to be.
+void drop_truncated(Comm& comm, int source, const std::vector<Opening>& all);
 
 }  // namespace layer
 }  // namespace compcoll

@@ -7,6 +7,7 @@
 
 #include "engine/clock.h"
 #include "functions.h"
+#include "truncation.h"
 
 namespace compcoll {
 namespace layer {
@@ -267,6 +268,7 @@ C_FUNCTION(Startall, (Word n, char* given)) {
 
 C_FUNCTION(Request_free, (void* request)) {
   forget(request_at(Convention::c, request));
+  forget_receive(request_at(Convention::c, request));
   return next_Request_free(request);
 }
 

@@ -168,13 +168,20 @@ void Notices::announce(int dest, const Notice& notice) {
   }
 }
 
-void Notices::drop(int source, int tag, int64_t length, uint32_t serial) {
+std::vector<Opening> Notices::drop(int source, int tag, int64_t length, uint32_t serial) {
   std::lock_guard<std::mutex> lock(mutex_);
   unannounced_.erase(
       {source, tag, length});  // before another thread finds no notice of a message that it has just probed
-  if (known_.erase({source, serial})) return;
+  std::vector<Opening> truncated;
+  for (auto one = known_.lower_bound({source, 0}); one != known_.lower_bound({source, serial});) {
+    const bool was = one->second.may_be_truncated && one->second.tag == tag;
+    if (was) truncated.push_back(one->second.opening);
+    one = was ? known_.erase(one) : std::next(one);
+  }
+  if (known_.erase({source, serial})) return truncated;
   late_[{source, serial}] = true;
   if (late_.size() >= most_late) collect();
+  return truncated;
 }
 
 // With the lock.
@@ -191,14 +198,23 @@ void Notices::collect() {
   }
 }
 
-int Notices::find(int source, int tag, Notice* notice) {
+int Notices::find(int source, int tag, Notice* first, Notice* second) {
   std::lock_guard<std::mutex> lock(mutex_);
   collect();
   int n = 0;
   auto one = known_.lower_bound({source, 0});
-  for (; one != known_.end() && one->first.first == source; ++one)
-    if (one->second.tag == tag && !n++) *notice = one->second;
+  for (; one != known_.end() && one->first.first == source; ++one) {
+    if (one->second.tag != tag || one->second.may_be_truncated) continue;
+    if (n < 2) *(n ? second : first) = one->second;
+    n++;
+  }
   return n;
+}
+
+void Notices::may_be_truncated(int source, uint32_t serial) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = known_.find({source, serial});
+  if (found != known_.end()) found->second.may_be_truncated = 1;
 }
 
 bool Notices::awaited(int source, int tag) {

@@ -97,6 +97,7 @@ class Notices {
     Opening opening;
     int64_t length;  // of the first message
     int32_t tag;
+    int32_t may_be_truncated = 0;
   };
   // The first of so many tags of no other message on its way from here, at most as many as there are.
   engine::Tags reserve(uint64_t n);
@@ -104,10 +105,13 @@ class Notices {
   // Says that a message is about to be sent.
   void announce(int dest, const Notice& notice);
   std::mutex sending;  // held from the number of a message until it has left
-  // A message was received, of which the first one had this length.
-  void drop(int source, int tag, int64_t length, uint32_t serial);
-  // The earliest message from a rank under a tag of which a notice has come, and how many of these there are.
-  int find(int source, int tag, Notice* notice);
+  // A message was received, of which the first one had this length; those before it that may have been
+  // truncated, and have been.
+  std::vector<Opening> drop(int source, int tag, int64_t length, uint32_t serial);
+  // The earliest two messages from a rank under a tag of which notices have come, and how many there are.
+  int find(int source, int tag, Notice* first, Notice* second);
+  // MPI may have truncated a message: whether it has shows when a later one is received.
+  void may_be_truncated(int source, uint32_t serial);
 
   // Bytes of a message that a probe has found and that looks compressed; negative where they are not known
   // yet.

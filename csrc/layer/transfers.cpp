@@ -17,7 +17,7 @@ Own irecv("PMPI_Irecv"), irecv_c("PMPI_Irecv_c"), isend("PMPI_Isend"), isend_c("
     irsend("PMPI_Irsend"), irsend_c("PMPI_Irsend_c"), mpi_cancel("PMPI_Cancel"), iprobe("PMPI_Iprobe"),
     test_cancelled("PMPI_Test_cancelled");
 
-constexpr double draining_seconds = 1;
+constexpr double draining_seconds = 1, arrival_seconds = 1e-3;
 constexpr uint64_t scratch_nbytes = largest_first_chunk + first_room;
 
 std::shared_ptr<engine::Task> task_of(Word* request, void* status, uint64_t nbytes) {
@@ -30,6 +30,9 @@ void raise(double bound, double* to) {
 
 }  // namespace
 
+// Receives the chunks of a message, of which nothing is written; null where there are none.
+std::shared_ptr<engine::Run> begin_to_drop(Comm& comm, int source, const Opening& opening);
+
 // -- in
 
 Incoming::Incoming(std::shared_ptr<Comm> comm, BufferRef buffer)
@@ -41,6 +44,7 @@ Incoming::Incoming(std::shared_ptr<Comm> comm, BufferRef buffer)
 
 Incoming::~Incoming() {
   if (notices_) notices_->is_over(this);
+  for (auto& one : truncated_) the_engine().forget(one);
   if (run_) the_engine().forget(run_);
   if (scratch_) the_engine().pool().put(scratch_, scratch_nbytes_);
 }
@@ -77,12 +81,19 @@ void Incoming::take(std::shared_ptr<Arrived> arrived) {
   memcpy(status_, message_->status, sizeof status_);
 }
 
+bool Incoming::done() {
+  if (!arrived_ || (run_ && !run_->done())) return false;
+  return std::all_of(truncated_.begin(), truncated_.end(), [](const auto& one) { return one->done(); });
+}
+
 // By the thread that looks at the request next.
 void Incoming::cancel() { cancels_ = true; }
 
 bool Incoming::step() {
   if (arrived_) {
-    if (!run_ || !run_->step()) return false;
+    bool moved = false;
+    for (auto& one : truncated_) moved |= !one->done() && one->step();
+    if (!run_ || !run_->step()) return moved;
     if (run_->done()) the_engine().forget(run_);
     return true;
   }
@@ -161,8 +172,9 @@ void Incoming::look() {
 
 void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t length) {
   const int source = source_of(status_);
-  if (notices_ && !message_)
-    notices_->drop(source, tag_of(status_), length, opening.serial);  // else a probe has
+  if (notices_ && !message_)  // else a probe has
+    for (const Opening& one : notices_->drop(source, tag_of(status_), length, opening.serial))
+      if (auto run = begin_to_drop(*comm_, source, one)) truncated_.push_back(std::move(run));
   nbytes_ = opening.n * opening.itemsize;
   engine::Frame frame;
   frame.memory = const_cast<uint8_t*>(data);
@@ -425,32 +437,44 @@ int Transfer::conclude() {
   return error;
 }
 
+std::shared_ptr<engine::Run> begin_to_drop(Comm& comm, int source, const Opening& opening) {
+  const Cut cut(opening.n, opening.itemsize, opening.step);
+  if (!cut.count) return nullptr;
+  const engine::Coding& coding = receiving(UINT64).coding;
+  const engine::Tags tags = {int(opening.stream),
+                             int(std::min<uint64_t>(cut.count, uint64_t(comm.tags.n_of_messages())))};
+  return the_engine().begin(cut.schedule(source, false, true), coding, coding, {engine::Place(nullptr)},
+                            make_wire(engine_library(), comm.notices->frames->handle()), tags);
+}
+
+void drop_truncated(Comm& comm, int source, const std::vector<Opening>& all) {
+  for (const Opening& opening : all)
+    if (std::shared_ptr<engine::Task> run = begin_to_drop(comm, source, opening))
+      the_engine().wait({run}, 1e18, [] { return false; });
+}
+
 void drain(Comm& comm, const void* status) {
-  Notices::Notice notice;
-  const int source = source_of(status);
-  const int tag = tag_of(status);
+  const int source = source_of(status), tag = tag_of(status);
   if (!comm.notices) return;
   // Receives that were posted before have got what was sent before, and let go of its notices soon.
   const double until = engine::now() + draining_seconds;
   while (comm.notices->awaits(source, tag) && engine::now() < until) the_engine().progress().step();
-  const int n = comm.notices->find(source, tag, &notice);
+  Notices::Notice first, second;
+  const int n = comm.notices->find(source, tag, &first, &second);
   if (!n) return;
-  // A message that MPI sent may have been too long, too: the only one that a notice tells of then still waits.
+  // That MPI has truncated the first of these, and not another message before it, shows in what waits behind:
+  // nothing, as soon as what was announced has come, or the second one.
   int found = 0;
-  alignas(8) char next[most_nbytes_of_status];
-  iprobe.call(source, tag, comm.handle, &found, next);
-  if (n == 1 && found && nbytes_of_message(next) == notice.length) return;
-  const Opening& opening = notice.opening;
-  comm.notices->drop(source, tag, notice.length, opening.serial);
-  const Cut cut(opening.n, opening.itemsize, opening.step);
-  if (!cut.count) return;
-  const engine::Coding& coding = receiving(UINT64).coding;
-  const engine::Tags tags = {int(opening.stream),
-                             int(std::min<uint64_t>(cut.count, uint64_t(comm.tags.n_of_messages())))};
-  std::shared_ptr<engine::Task> run =
-      the_engine().begin(cut.schedule(source, false, true), coding, coding, {engine::Place(nullptr)},
-                         make_wire(engine_library(), comm.notices->frames->handle()), tags);
-  the_engine().wait({run}, 1e18, [] { return false; });
+  alignas(8) char behind[most_nbytes_of_status];
+  const double come = engine::now() + arrival_seconds;
+  do iprobe.call(source, tag, comm.handle, &found, behind);
+  while (!found && engine::now() < come);
+  const int64_t length = found ? nbytes_of_message(behind) : -1;
+  const bool is_first = length == first.length, is_second = n > 1 && length == second.length;
+  if (is_first && !is_second) return;
+  if (found && (is_first || !is_second)) return comm.notices->may_be_truncated(source, first.opening.serial);
+  comm.notices->drop(source, tag, first.length, first.opening.serial);
+  drop_truncated(comm, source, {first.opening});
 }
 
 }  // namespace layer

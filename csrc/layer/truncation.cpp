@@ -12,8 +12,7 @@ namespace {
 
 Own error_class("PMPI_Error_class");
 
-// The last receives by their requests, few enough that noting one takes no time. MPI uses handles again: a
-// place is looked at where MPI has truncated what the request received, and by then it is that of its receive.
+// The last receives by their requests, few enough that noting one takes no time.
 struct Place { std::atomic<Word> request{0}, comm{0}; };
 std::array<Place, 1024> places;
 
@@ -42,12 +41,17 @@ void remember_receive(Word request, const Comm& comm) {
   any_receives.store(true, std::memory_order_relaxed);
 }
 
+void forget_receive(Word request) {
+  place_of(request).request.compare_exchange_strong(request, 0, std::memory_order_relaxed);
+}
+
 Watched::Watched(const Given& given) : given_(given) {
   const Library& mpi = library();
   const char* requests = reinterpret_cast<const char*>(given.requests);
-  for (int64_t i = 0; requests && i < given.n; i++)
-    if (Word comm = comm_of(mpi.handle_at(requests + size_t(i) * mpi.handle_nbytes())))
-      receives_.push_back({i, comm});
+  for (int64_t i = 0; requests && i < given.n; i++) {
+    const Word request = mpi.handle_at(requests + size_t(i) * mpi.handle_nbytes());
+    if (Word comm = comm_of(request)) receives_.push_back({i, request, comm});
+  }
 }
 
 Word Watched::statuses() {
@@ -71,11 +75,17 @@ const char* Watched::status_of(int64_t index) const {
 }
 
 void Watched::look(int error) {
+  const Library& mpi = library();
+  const char* requests = reinterpret_cast<const char*>(given_.requests);
+  for (const Receive& one : receives_)
+    if (mpi.handle_at(requests + size_t(one.index) * mpi.handle_nbytes()) == mpi.request_null)
+      forget_receive(one.request);
+  if (!error) return;
   for (const Receive& one : receives_) {
     const char* status = status_of(one.index);
     if (!status) continue;
     int its = error;
-    if (error == library().in_status) memcpy(&its, status + library().status_error_offset, sizeof its);
+    if (error == mpi.in_status) memcpy(&its, status + mpi.status_error_offset, sizeof its);
     Comm* comm = its && is_truncation(its) ? look_up(one.comm) : nullptr;
     if (!comm || !comm->compresses()) continue;
     Unlocked unlocked;

@@ -12,6 +12,8 @@ bool is_truncation(int error);
 
 // A request for a receive was made on a communicator whose messages may be compressed.
 void remember_receive(Word request, const Comm& comm);
+// The request is no more, and another one may get its handle.
+void forget_receive(Word request);
 // Whether there was one.
 extern COMPCOLL_INTERNAL std::atomic<bool> any_receives;
 
@@ -36,7 +38,7 @@ class Watched {
  private:
   struct Receive {
     int64_t index;
-    Word comm;
+    Word request, comm;
   };
   // The status of a request; null where the call has none of it.
   const char* status_of(int64_t index) const;
@@ -46,14 +48,14 @@ class Watched {
   const char* filled_ = nullptr;
 };
 
-// Calls `next` with the address of statuses, and looks at the errors that come back.
+// Calls `next` with the address of statuses, and looks at what comes back.
 template <class Next>
 int watch_receives(const Given& given, Next&& next) {
   if (!any_receives.load(std::memory_order_relaxed)) return next(given.statuses);
   Watched watched(given);
   if (!watched.any()) return next(given.statuses);
   const int error = next(watched.statuses());
-  if (error) watched.look(error);
+  watched.look(error);
   return error;
 }
 

@@ -6,6 +6,7 @@ from common import offsets, same, walk
 from mpi4py import MPI
 
 import compcoll
+from compcoll.operations import OPERATIONS
 
 SPECS = ["zfp:rate=8", "szp:abs=1e-3", "lossless"]
 
@@ -212,3 +213,30 @@ def test_mpi_that_takes_device_memory_gets_it(comm, agree, device, monkeypatch):
     mine = on(device, send)  # mpi4py keeps no such array while a request is under way
     c.Iallreduce(mine, ours := device.array(np.zeros_like(send))).Wait()
     assert agree(same(ours, host))
+
+
+@pytest.mark.parametrize("form", [0, 1, 2][: 3 if MPI.Get_version() >= (4, 0) else 2])
+@pytest.mark.parametrize("name", ["Alltoallv", "Alltoallw"])
+def test_types_that_no_kernel_and_no_frame_takes(comm, agree, device, name, form):
+    """Of several basic types with gaps, which MPI exchanges between copies on the host, in all forms."""
+    c, n, size = compcoll.Comm(comm, codec="lossless", min_nbytes=4096), 4096, comm.size
+    parts = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.FLOAT, MPI.INT])
+    entry = parts.Create_resized(0, 16).Commit()
+    counts, displs = [n] * size, [n * rank for rank in range(size)]
+    if name == "Alltoallw":
+        displs = [16 * at for at in displs]
+    datatype = [entry] * size if name == "Alltoallw" else entry
+    sent = np.arange(4 * n * size, dtype="i4") + 100_000 * comm.rank
+    ours, want = on(device, np.zeros_like(sent)), np.zeros_like(sent)
+    getattr(comm, name)([sent, (counts, displs), datatype], [want, (counts, displs), datatype])
+    method = getattr(c, OPERATIONS[name].forms[form])
+    request = method([on(device, sent), (counts, displs), datatype], [ours, (counts, displs), datatype])
+    if form == 2:
+        request.Start()
+    if form:
+        request.Wait()
+    if form == 2:
+        request.Free()
+    assert agree(same(ours, want))
+    entry.Free()
+    parts.Free()

@@ -138,20 +138,56 @@ def test_truncation_is_the_receivers_error_alone(comm, ours, agree, receive, roo
     assert agree(True)
 
 
+#: Messages of one rank under one tag, by their lengths, of which the first does not fit.
+ORDERS = {
+    "a compressed one behind one of MPI's": [100, 400_000],
+    "two compressed ones behind one of MPI's": [100, 400_000, 400_000],
+    "another one of MPI's between": [100, 90, 400_000],
+    "a compressed one behind its like": [400_000, 400_000, 400_000],
+    "a longer one behind a compressed one": [400_000, 600_000],
+}
+
+
+@pytest.mark.parametrize("ns", ORDERS.values(), ids=ORDERS)
 @pytest.mark.parametrize("how", [how for how in RECEIVES if how != "Recv from any"])  # no error of MPICH's
 @pytest.mark.skipif(IS_OPEN_MPI, reason=CRASHES)
-def test_a_truncated_message_of_mpis_before_a_compressed_one(comm, ours, agree, how):
-    """Which has arrived by then, and stays."""
-    short, sent = data(100, "f8", 4), data(400_000, "f8", 5)
+def test_what_comes_behind_a_truncated_message(comm, ours, agree, how, ns):
+    """All others arrive, which may have been there by then, and all sends end."""
     if comm.rank == 0:
-        both = [ours.Isend(short, 1, TAG), ours.Isend(sent, 1, TAG)]
-        ours.Ssend(short, 1, TAG + 1)
-        MPI.Request.Waitall(both)
+        sent = [ours.Isend(data(n, "f8", k), 1, TAG) for k, n in enumerate(ns)]
+        ours.Ssend(np.zeros(1), 1, TAG + 1)
+        MPI.Request.Waitall(sent)
     elif comm.rank == 1:
-        ours.Recv(short, 0, TAG + 1)
+        ours.Recv(np.zeros(1), 0, TAG + 1)
         with pytest.raises(MPI.Exception):
             RECEIVES[how](ours, np.zeros(10), 0, MPI.Status())
-        got = np.zeros(len(sent))
+        for k, n in list(enumerate(ns))[1:]:
+            got = np.zeros(n)
+            ours.Recv(got, 0, TAG)
+            assert bits(got) == bits(data(n, "f8", k))
+    assert agree(True)
+
+
+@pytest.mark.skipif(IS_OPEN_MPI, reason=CRASHES)
+def test_a_truncated_message_of_another_communicator(comm, ours, agree):
+    """Whose request has the handle that one of this communicator had before."""
+    n = 400_000
+    if comm.rank == 0:
+        ours.Send(np.zeros(2), 1, TAG)
+        comm.Send(np.zeros(20), 1, TAG)
+        sent = ours.Isend(data(n, "f8", 5), 1, TAG)
+        ours.Ssend(np.zeros(1), 1, TAG + 1)
+        sent.Wait()
+    elif comm.rank == 1:
+        first = ours.Irecv(np.zeros(2), 0, TAG)
+        handle = first.handle
+        first.Wait()
+        second = comm.Irecv(np.zeros(10), 0, TAG)
+        assert second.handle == handle
+        ours.Recv(np.zeros(1), 0, TAG + 1)
+        with pytest.raises(MPI.Exception):
+            second.Wait()
+        got = np.zeros(n)
         ours.Recv(got, 0, TAG)
-        assert bits(got) == bits(sent)
+        assert bits(got) == bits(data(n, "f8", 5))
     assert agree(True)
