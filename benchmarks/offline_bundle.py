@@ -120,6 +120,8 @@ def build(folder: Path, version: str, arch: str) -> None:
         "--build-temp",
         str(work / "objects"),
     )
+    for source in ROOT.glob("compcoll/*/_*.cpp"):  # by Cython, of a NumPy that others may not have
+        source.unlink()
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
     _run(
         sys.executable,
