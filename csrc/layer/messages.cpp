@@ -440,7 +440,7 @@ int probe(Convention convention, Word* words, const void*, bool, Call&& next) {
         return error;
       Opening opening;
       if (unpack_first(arrived->bytes.data(), uint64_t(length), &opening)) {
-        drop_truncated(*m.comm, source, m.comm->notices->drop(source, tag, length, opening.serial));
+        drop_truncated(*m.comm, source, m.comm->notices->drop(nullptr, source, tag, length, opening.serial));
         copy_status(arrived->status, status);
         set_nbytes_of_message(status, int64_t(opening.n * opening.itemsize));
       }

@@ -168,12 +168,16 @@ void Notices::announce(int dest, const Notice& notice) {
   }
 }
 
-std::vector<Opening> Notices::drop(int source, int tag, int64_t length, uint32_t serial) {
+std::vector<Opening> Notices::drop(const void* receive, int source, int tag, int64_t length,
+                                   uint32_t serial) {
   std::lock_guard<std::mutex> lock(mutex_);
   unannounced_.erase(
       {source, tag, length});  // before another thread finds no notice of a message that it has just probed
   std::vector<Opening> truncated;
-  for (auto one = known_.lower_bound({source, 0}); one != known_.lower_bound({source, serial});) {
+  // A receive that was posted before may have one that nobody has looked at.
+  const bool knows = !awaited(source, tag, receive);
+  const auto end = known_.lower_bound({source, serial});
+  for (auto one = known_.lower_bound({source, 0}); knows && one != end;) {
     const bool was = one->second.may_be_truncated && one->second.tag == tag;
     if (was) truncated.push_back(one->second.opening);
     one = was ? known_.erase(one) : std::next(one);
@@ -198,29 +202,27 @@ void Notices::collect() {
   }
 }
 
-int Notices::find(int source, int tag, Notice* first, Notice* second) {
+std::vector<Notices::Notice> Notices::known(int source, int tag) {
   std::lock_guard<std::mutex> lock(mutex_);
   collect();
-  int n = 0;
+  std::vector<Notice> all;
   auto one = known_.lower_bound({source, 0});
-  for (; one != known_.end() && one->first.first == source; ++one) {
-    if (one->second.tag != tag || one->second.may_be_truncated) continue;
-    if (n < 2) *(n ? second : first) = one->second;
-    n++;
-  }
-  return n;
+  for (; one != known_.end() && one->first.first == source; ++one)
+    if (one->second.tag == tag) all.push_back(one->second);
+  return all;
 }
 
-void Notices::may_be_truncated(int source, uint32_t serial) {
+void Notices::may_be_truncated(int source, int tag) {
   std::lock_guard<std::mutex> lock(mutex_);
-  auto found = known_.find({source, serial});
-  if (found != known_.end()) found->second.may_be_truncated = 1;
+  auto one = known_.lower_bound({source, 0});
+  for (; one != known_.end() && one->first.first == source; ++one)
+    if (one->second.tag == tag) one->second.may_be_truncated = 1;
 }
 
-bool Notices::awaited(int source, int tag) {
+bool Notices::awaited(int source, int tag, const void* receive) {
   return std::any_of(awaiting_.begin(), awaiting_.end(), [&](const auto& one) {
     const auto [its_source, its_tag] = one.second;
-    return (its_source == source || its_source == library().any_source) &&
+    return one.first != receive && (its_source == source || its_source == library().any_source) &&
            (its_tag == tag || its_tag == library().any_tag);
   });
 }

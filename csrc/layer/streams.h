@@ -105,13 +105,13 @@ class Notices {
   // Says that a message is about to be sent.
   void announce(int dest, const Notice& notice);
   std::mutex sending;  // held from the number of a message until it has left
-  // A message was received, of which the first one had this length; those before it that may have been
-  // truncated, and have been.
-  std::vector<Opening> drop(int source, int tag, int64_t length, uint32_t serial);
-  // The earliest two messages from a rank under a tag of which notices have come, and how many there are.
-  int find(int source, int tag, Notice* first, Notice* second);
-  // MPI may have truncated a message: whether it has shows when a later one is received.
-  void may_be_truncated(int source, uint32_t serial);
+  // A message was received, of which the first one had this length, by a receive; those before it that may
+  // have been truncated, and have been.
+  std::vector<Opening> drop(const void* receive, int source, int tag, int64_t length, uint32_t serial);
+  // The messages from a rank under a tag of which notices have come, the earliest first.
+  std::vector<Notice> known(int source, int tag);
+  // MPI may have truncated these: whether it has shows when a later one is received.
+  void may_be_truncated(int source, int tag);
 
   // Bytes of a message that a probe has found and that looks compressed; negative where they are not known
   // yet.
@@ -126,7 +126,8 @@ class Notices {
 
  private:
   void collect();
-  bool awaited(int source, int tag);
+  // By another receive than this one.
+  bool awaited(int source, int tag, const void* receive = nullptr);
 
   const int tag_, first_, n_;
   std::atomic<uint32_t> serial_{0};

@@ -17,7 +17,7 @@ Own irecv("PMPI_Irecv"), irecv_c("PMPI_Irecv_c"), isend("PMPI_Isend"), isend_c("
     irsend("PMPI_Irsend"), irsend_c("PMPI_Irsend_c"), mpi_cancel("PMPI_Cancel"), iprobe("PMPI_Iprobe"),
     test_cancelled("PMPI_Test_cancelled");
 
-constexpr double draining_seconds = 1, arrival_seconds = 1e-3;
+constexpr double draining_seconds = 1, arrival_seconds = 10e-3;
 constexpr uint64_t scratch_nbytes = largest_first_chunk + first_room;
 
 std::shared_ptr<engine::Task> task_of(Word* request, void* status, uint64_t nbytes) {
@@ -173,7 +173,7 @@ void Incoming::look() {
 void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t length) {
   const int source = source_of(status_);
   if (notices_ && !message_)  // else a probe has
-    for (const Opening& one : notices_->drop(source, tag_of(status_), length, opening.serial))
+    for (const Opening& one : notices_->drop(this, source, tag_of(status_), length, opening.serial))
       if (auto run = begin_to_drop(*comm_, source, one)) truncated_.push_back(std::move(run));
   nbytes_ = opening.n * opening.itemsize;
   engine::Frame frame;
@@ -459,22 +459,28 @@ void drain(Comm& comm, const void* status) {
   // Receives that were posted before have got what was sent before, and let go of its notices soon.
   const double until = engine::now() + draining_seconds;
   while (comm.notices->awaits(source, tag) && engine::now() < until) the_engine().progress().step();
-  Notices::Notice first, second;
-  const int n = comm.notices->find(source, tag, &first, &second);
-  if (!n) return;
-  // That MPI has truncated the first of these, and not another message before it, shows in what waits behind:
-  // nothing, as soon as what was announced has come, or the second one.
+  if (comm.notices->known(source, tag).empty()) return;
+  // Which of these MPI has truncated, if it was not another message, shows in what waits behind: all where
+  // nothing does when what was announced has come, else those before it.
   int found = 0;
   alignas(8) char behind[most_nbytes_of_status];
   const double come = engine::now() + arrival_seconds;
   do iprobe.call(source, tag, comm.handle, &found, behind);
   while (!found && engine::now() < come);
-  const int64_t length = found ? nbytes_of_message(behind) : -1;
-  const bool is_first = length == first.length, is_second = n > 1 && length == second.length;
-  if (is_first && !is_second) return;
-  if (found && (is_first || !is_second)) return comm.notices->may_be_truncated(source, first.opening.serial);
-  comm.notices->drop(source, tag, first.length, first.opening.serial);
-  drop_truncated(comm, source, {first.opening});
+  std::vector<Notices::Notice> all = comm.notices->known(source, tag);
+  if (found) {
+    auto waits = [&](const Notices::Notice& one) { return one.length == nbytes_of_message(behind); };
+    const auto first = std::find_if(all.begin(), all.end(), waits);
+    if (first == all.begin() || std::count_if(all.begin(), all.end(), waits) != 1)
+      return comm.notices->may_be_truncated(source, tag);
+    all.erase(first, all.end());
+  }
+  std::vector<Opening> truncated;
+  for (const Notices::Notice& one : all) {
+    comm.notices->drop(nullptr, source, tag, one.length, one.opening.serial);
+    truncated.push_back(one.opening);
+  }
+  drop_truncated(comm, source, truncated);
 }
 
 }  // namespace layer
