@@ -349,10 +349,7 @@ int guarded(Convention convention, Word* words, Comm& comm, Call&& next) {
   alignas(8) char status[most_nbytes_of_status];
   if (words[at] == library().ignored_status) words[at] = reinterpret_cast<Word>(status);
   const int error = next();
-  if (error && is_truncation(error)) {
-    Unlocked unlocked;
-    drain(comm, reinterpret_cast<void*>(words[at]));
-  }
+  look_for_truncation(comm, error, reinterpret_cast<void*>(words[at]));
   return error;
 }
 

@@ -234,11 +234,5 @@ struct Matched {
 };
 bool take_matched(Word handle, Matched* matched);
 
-// Receives what is left of a compressed message whose first one MPI has truncated, as its status says, where it
-// was one.
-void drain(Comm& comm, const void* status);
-// The same of messages that are known to be.
-void drop_truncated(Comm& comm, int source, const std::vector<Opening>& all);
-
 }  // namespace layer
 }  // namespace compcoll

@@ -198,7 +198,7 @@ void Notices::collect() {
     if (improbe.call(mpi.any_source, tag_, frames->handle(), &found, &message, status) || !found) return;
     mrecv.call(&notice, int(sizeof notice), mpi.byte, &message, status);
     const std::pair<int, uint32_t> key = {source_of(status), notice.opening.serial};
-    if (!late_.erase(key)) known_[key] = notice;
+    if (!late_.erase(key)) known_[key] = {notice};
   }
 }
 
@@ -216,7 +216,7 @@ void Notices::may_be_truncated(int source, int tag) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto one = known_.lower_bound({source, 0});
   for (; one != known_.end() && one->first.first == source; ++one)
-    if (one->second.tag == tag) one->second.may_be_truncated = 1;
+    if (one->second.tag == tag) one->second.may_be_truncated = true;
 }
 
 bool Notices::awaited(int source, int tag, const void* receive) {

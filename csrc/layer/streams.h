@@ -97,7 +97,6 @@ class Notices {
     Opening opening;
     int64_t length;  // of the first message
     int32_t tag;
-    int32_t may_be_truncated = 0;
   };
   // The first of so many tags of no other message on its way from here, at most as many as there are.
   engine::Tags reserve(uint64_t n);
@@ -138,7 +137,8 @@ class Notices {
     Word request;
   };
   std::deque<std::unique_ptr<Sent>> sent_;
-  std::map<std::pair<int, uint32_t>, Notice> known_;  // by source and serial number
+  struct Known : Notice { bool may_be_truncated = false; };
+  std::map<std::pair<int, uint32_t>, Known> known_;  // by source and serial number
   std::map<std::pair<int, uint32_t>, bool> late_;  // messages received before their notices
   std::map<const void*, std::pair<int, int>> awaiting_;
   // Messages without a notice, by source, tag and length: when one was found first, and last.

@@ -7,6 +7,7 @@
 #include "check.h"
 #include "engine/clock.h"
 #include "messages.h"
+#include "truncation.h"
 
 namespace compcoll {
 namespace layer {
@@ -14,10 +15,9 @@ namespace {
 
 Own irecv("PMPI_Irecv"), irecv_c("PMPI_Irecv_c"), isend("PMPI_Isend"), isend_c("PMPI_Isend_c"),
     issend("PMPI_Issend"), issend_c("PMPI_Issend_c"), ibsend("PMPI_Ibsend"), ibsend_c("PMPI_Ibsend_c"),
-    irsend("PMPI_Irsend"), irsend_c("PMPI_Irsend_c"), mpi_cancel("PMPI_Cancel"), iprobe("PMPI_Iprobe"),
+    irsend("PMPI_Irsend"), irsend_c("PMPI_Irsend_c"), mpi_cancel("PMPI_Cancel"),
     test_cancelled("PMPI_Test_cancelled");
 
-constexpr double draining_seconds = 1, arrival_seconds = 10e-3;
 constexpr uint64_t scratch_nbytes = largest_first_chunk + first_room;
 
 std::shared_ptr<engine::Task> task_of(Word* request, void* status, uint64_t nbytes) {
@@ -29,9 +29,6 @@ void raise(double bound, double* to) {
 }
 
 }  // namespace
-
-// Receives the chunks of a message, of which nothing is written; null where there are none.
-std::shared_ptr<engine::Run> begin_to_drop(Comm& comm, int source, const Opening& opening);
 
 // -- in
 
@@ -174,7 +171,7 @@ void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t length
   const int source = source_of(status_);
   if (notices_ && !message_)  // else a probe has
     for (const Opening& one : notices_->drop(this, source, tag_of(status_), length, opening.serial))
-      if (auto run = begin_to_drop(*comm_, source, one)) truncated_.push_back(std::move(run));
+      if (auto run = drop_chunks(*comm_, source, one)) truncated_.push_back(std::move(run));
   nbytes_ = opening.n * opening.itemsize;
   engine::Frame frame;
   frame.memory = const_cast<uint8_t*>(data);
@@ -435,52 +432,6 @@ int Transfer::conclude() {
   if (outcome->accelerated || in_ || longer_) comm->last.note(outcome);
   outcome_ = std::move(outcome);
   return error;
-}
-
-std::shared_ptr<engine::Run> begin_to_drop(Comm& comm, int source, const Opening& opening) {
-  const Cut cut(opening.n, opening.itemsize, opening.step);
-  if (!cut.count) return nullptr;
-  const engine::Coding& coding = receiving(UINT64).coding;
-  const engine::Tags tags = {int(opening.stream),
-                             int(std::min<uint64_t>(cut.count, uint64_t(comm.tags.n_of_messages())))};
-  return the_engine().begin(cut.schedule(source, false, true), coding, coding, {engine::Place(nullptr)},
-                            make_wire(engine_library(), comm.notices->frames->handle()), tags);
-}
-
-void drop_truncated(Comm& comm, int source, const std::vector<Opening>& all) {
-  for (const Opening& opening : all)
-    if (std::shared_ptr<engine::Task> run = begin_to_drop(comm, source, opening))
-      the_engine().wait({run}, 1e18, [] { return false; });
-}
-
-void drain(Comm& comm, const void* status) {
-  const int source = source_of(status), tag = tag_of(status);
-  if (!comm.notices) return;
-  // Receives that were posted before have got what was sent before, and let go of its notices soon.
-  const double until = engine::now() + draining_seconds;
-  while (comm.notices->awaits(source, tag) && engine::now() < until) the_engine().progress().step();
-  if (comm.notices->known(source, tag).empty()) return;
-  // Which of these MPI has truncated, if it was not another message, shows in what waits behind: all where
-  // nothing does when what was announced has come, else those before it.
-  int found = 0;
-  alignas(8) char behind[most_nbytes_of_status];
-  const double come = engine::now() + arrival_seconds;
-  do iprobe.call(source, tag, comm.handle, &found, behind);
-  while (!found && engine::now() < come);
-  std::vector<Notices::Notice> all = comm.notices->known(source, tag);
-  if (found) {
-    auto waits = [&](const Notices::Notice& one) { return one.length == nbytes_of_message(behind); };
-    const auto first = std::find_if(all.begin(), all.end(), waits);
-    if (first == all.begin() || std::count_if(all.begin(), all.end(), waits) != 1)
-      return comm.notices->may_be_truncated(source, tag);
-    all.erase(first, all.end());
-  }
-  std::vector<Opening> truncated;
-  for (const Notices::Notice& one : all) {
-    comm.notices->drop(nullptr, source, tag, one.length, one.opening.serial);
-    truncated.push_back(one.opening);
-  }
-  drop_truncated(comm, source, truncated);
 }
 
 }  // namespace layer

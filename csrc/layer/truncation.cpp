@@ -1,8 +1,11 @@
 #include "truncation.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
+#include "abi.h"
+#include "engine/clock.h"
 #include "messages.h"
 #include "python.h"
 
@@ -10,7 +13,11 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own error_class("PMPI_Error_class");
+Own error_class("PMPI_Error_class"), iprobe("PMPI_Iprobe");
+
+// Seconds for receives that were posted before to get what was sent before, and for a first message to come
+// behind its notice.
+constexpr double draining_seconds = 1, arrival_seconds = 10e-3;
 
 // The last receives by their requests, few enough that noting one takes no time.
 struct Place { std::atomic<Word> request{0}, comm{0}; };
@@ -25,13 +32,66 @@ Word comm_of(Word request) {
                                                                   : 0;
 }
 
+bool is_truncation(int error) {
+  int its_class = 0;
+  return !error_class.call(Word(int64_t(error)), &its_class) && its_class == library().err_truncate;
+}
+
+// Receives what is left of a compressed message whose first one MPI has truncated, as its status says, where it
+// was one.
+void drain(Comm& comm, const void* status) {
+  const int source = source_of(status), tag = tag_of(status);
+  if (!comm.notices) return;
+  const double until = engine::now() + draining_seconds;
+  while (comm.notices->awaits(source, tag) && engine::now() < until) the_engine().progress().step();
+  if (comm.notices->known(source, tag).empty()) return;
+  // Which of these MPI has truncated, if it was not another message, shows in what waits behind: all where
+  // nothing does when what was announced has come, else those before it.
+  int found = 0;
+  alignas(8) char behind[most_nbytes_of_status];
+  const double come = engine::now() + arrival_seconds;
+  do iprobe.call(source, tag, comm.handle, &found, behind);
+  while (!found && engine::now() < come);
+  std::vector<Notices::Notice> all = comm.notices->known(source, tag);
+  if (found) {
+    auto waits = [&](const Notices::Notice& one) { return one.length == nbytes_of_message(behind); };
+    const auto first = std::find_if(all.begin(), all.end(), waits);
+    if (first == all.begin() || std::count_if(all.begin(), all.end(), waits) != 1)
+      return comm.notices->may_be_truncated(source, tag);
+    all.erase(first, all.end());
+  }
+  std::vector<Opening> truncated;
+  for (const Notices::Notice& one : all) {
+    comm.notices->drop(nullptr, source, tag, one.length, one.opening.serial);
+    truncated.push_back(one.opening);
+  }
+  drop_truncated(comm, source, truncated);
+}
+
 }  // namespace
 
 std::atomic<bool> any_receives{false};
 
-bool is_truncation(int error) {
-  int its_class = 0;
-  return !error_class.call(Word(int64_t(error)), &its_class) && its_class == library().err_truncate;
+std::shared_ptr<engine::Run> drop_chunks(Comm& comm, int source, const Opening& opening) {
+  const Cut cut(opening.n, opening.itemsize, opening.step);
+  if (!cut.count) return nullptr;
+  const engine::Coding& coding = receiving(UINT64).coding;
+  const engine::Tags tags = {int(opening.stream),
+                             int(std::min<uint64_t>(cut.count, uint64_t(comm.tags.n_of_messages())))};
+  return the_engine().begin(cut.schedule(source, false, true), coding, coding, {engine::Place(nullptr)},
+                            make_wire(engine_library(), comm.notices->frames->handle()), tags);
+}
+
+void drop_truncated(Comm& comm, int source, const std::vector<Opening>& all) {
+  for (const Opening& opening : all)
+    if (std::shared_ptr<engine::Task> run = drop_chunks(comm, source, opening))
+      the_engine().wait({run}, 1e18, [] { return false; });
+}
+
+void look_for_truncation(Comm& comm, int error, const void* status) {
+  if (!error || !comm.compresses() || !is_truncation(error)) return;
+  Unlocked unlocked;
+  drain(comm, status);
 }
 
 void remember_receive(Word request, const Comm& comm) {
@@ -86,10 +146,7 @@ void Watched::look(int error) {
     if (!status) continue;
     int its = error;
     if (error == mpi.in_status) memcpy(&its, status + mpi.status_error_offset, sizeof its);
-    Comm* comm = its && is_truncation(its) ? look_up(one.comm) : nullptr;
-    if (!comm || !comm->compresses()) continue;
-    Unlocked unlocked;
-    drain(*comm, status);
+    if (Comm* comm = look_up(one.comm)) look_for_truncation(*comm, its, status);
   }
 }
 

@@ -1,14 +1,20 @@
 // Receives of MPI's own that are smaller than any compressed message: where MPI truncates the first message of
 // one, its chunks are received all the same, as their sender waits for that.
 #pragma once
+#include <memory>
 #include <vector>
 
-#include "calls.h"
+#include "streams.h"
 
 namespace compcoll {
 namespace layer {
 
-bool is_truncation(int error);
+// Receives the chunks of a message from a rank, of which nothing is written; null where there are none.
+std::shared_ptr<engine::Run> drop_chunks(Comm& comm, int source, const Opening& opening);
+// The same of several messages, until they are there.
+void drop_truncated(Comm& comm, int source, const std::vector<Opening>& all);
+// MPI has ended a receive: where it has truncated a message that was compressed, its chunks are received.
+void look_for_truncation(Comm& comm, int error, const void* status);
 
 // A request for a receive was made on a communicator whose messages may be compressed.
 void remember_receive(Word request, const Comm& comm);

@@ -23,6 +23,8 @@ UNKNOWN = [np.dtype("f2")] * (MPI.Datatype.fromcode("e").handle in (0, MPI.DATAT
 FLOATS = [np.dtype(c) for c in ("f4", "f8", "f2")] + [BF16, np.dtype("c8"), np.dtype("c16")]
 INTEGERS = [np.dtype(f"{kind}{n}") for kind in "iu" for n in (1, 2, 4, 8)]
 DTYPES = FLOATS + INTEGERS
+#: Forms of collectives; Open MPI 4 has no persistent ones.
+FORMS = ["blocking", "nonblocking", "persistent"][: 3 if MPI.Get_version() >= (4, 0) else 2]
 #: Nothing, one, odd, and several chunks of the smallest size.
 COUNTS = [0, 1, 1023, 70001]
 
@@ -59,6 +61,17 @@ def vspec(array: np.ndarray, counts, displs=None) -> list:
     where = counts, offsets(counts) if displs is None else displs
     known = typed(array)
     return [array, where] if known is array else [known[0], where, known[1]]
+
+
+def complete(comm, method: str, args) -> None:
+    """Make a call in the form that its method has, and wait for its end."""
+    request = getattr(comm, method)(*args)
+    if method.endswith("_init"):
+        request.Start()
+    if request is not None:
+        request.Wait()
+    if method.endswith("_init"):
+        request.Free()
 
 
 @contextmanager

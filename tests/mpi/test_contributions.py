@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from common import bits, data, offsets
+from common import FORMS, bits, complete, data, offsets
 from mpi4py import MPI
 
 import compcoll
@@ -28,10 +28,6 @@ NOTHING = {
     "foreign": lambda: [np.zeros(3, "f4"), 0, MPI.FLOAT],
     "several basic types": lambda: [None, 0, empty_struct()],
 }
-
-
-#: Open MPI 4 has no persistent collectives.
-FORMS = ["blocking", "nonblocking", "persistent"][: 3 if MPI.Get_version() >= (4, 0) else 2]
 
 
 def of_each(nothing: Any, op: str, size: int) -> list:
@@ -78,13 +74,7 @@ def test_ranks_with_nothing_to_exchange(comm, agree, nothing, op, form):
             args, want = arguments(op, comm, idle, np.zeros(0, "i8"))  # Open MPI chooses by the type
             getattr(comm, op)(*args)
             args, got = arguments(op, comm, idle, nothing())
-            request = getattr(ours, OPERATIONS[op].forms[FORMS.index(form)])(*args)
-            if form == "persistent":
-                request.Start()
-            if request is not None:
-                request.Wait()
-            if form == "persistent":
-                request.Free()
+            complete(ours, OPERATIONS[op].forms[FORMS.index(form)], args)
             assert agree(bits(got) == bits(want)), (least, idle)
             assert agree(op != "Allgatherv" or ours.report.accelerated)
         ours.Free()

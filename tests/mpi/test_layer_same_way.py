@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from common import EXHAUSTIVE, bits, offsets
+from common import EXHAUSTIVE, bits, complete, offsets
 from mpi4py import MPI
 from random_steps import prepare_auto
 
@@ -342,16 +342,6 @@ def policies(rng) -> list[dict[str, Any]]:
     ]
 
 
-def make(comm, method: str, args: tuple[Any, ...]) -> None:
-    request = getattr(comm, method)(*args)
-    if method.endswith("_init"):
-        request.Start()
-    if request is not None:
-        request.Wait()
-    if method.endswith("_init"):
-        request.Free()
-
-
 @pytest.fixture
 def most_calls():
     yield _engine.set_most_calls
@@ -385,7 +375,7 @@ def test_random_calls_go_the_same_way(comm, agree, nodes_of_one, monkeypatch, mo
         sent, got = d.values(call.n_sent), d.values(call.n_received)
         want, kept = got.copy(), sent.copy()
         getattr(comm, name)(*call.args(sent, want))
-        make(ours, OPERATIONS[name].forms[form], call.args(sent, got))
+        complete(ours, OPERATIONS[name].forms[form], call.args(sent, got))
         report = ours.report
         assert agree(bits(got[call.results]) == bits(want[call.results])), (i, name, form, d.n)
         assert agree(bits(sent) == bits(kept)), (i, name)
@@ -422,7 +412,7 @@ def test_types_that_differ_in_what_mpi_libraries_cannot_take(comm, agree):
             want[theirs.places(first, len(part))] = part
         method = OPERATIONS["Allgatherv"].forms[i % 2]
         send = [sent, mine.count(counts[d.rank]), mine.datatype]
-        make(ours, method, (send, [got, entries, displs, theirs.datatype]))
+        complete(ours, method, (send, [got, entries, displs, theirs.datatype]))
         assert agree(bits(got) == bits(want)), i
         ways = comm.allgather((ours.report.accelerated, ours.report.codec, ours.report.algorithm))
         assert set(ways) == {(True, "lossless", ways[0][2])}

@@ -117,13 +117,15 @@ def test_doubles_into_types_without_a_codec(comm, ours, agree, receive, code, n)
 
 
 @pytest.mark.parametrize("n", [400, 600, 5000, 400_000])
-@pytest.mark.parametrize("room", [1, 10, 127, 128, 511, 512, 2000])
+@pytest.mark.parametrize("room", [0, 1, 10, 127, 128, 511, 512, 2000, -1])
 @pytest.mark.parametrize("receive", RECEIVES.values(), ids=RECEIVES)
-@pytest.mark.skipif(IS_OPEN_MPI, reason=CRASHES)
 def test_truncation_is_the_receivers_error_alone(comm, ours, agree, receive, room, n):
     """The sender goes on, and so does the receiver with the next message."""
+    room = room % n if room < 0 else room
     if room >= n:
         pytest.skip("the message fits")
+    if IS_OPEN_MPI and room < 128:  # else the layer receives into memory of its own
+        pytest.skip(CRASHES)
     sent = data(n, "f8", 5)
     if comm.rank == 0:
         ours.Send(sent, 1, TAG)
