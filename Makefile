@@ -24,6 +24,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp csrc/cpu/zfp/*.h csrc/cpu/zfp/*.cpp csrc/engine/*.h csrc/engine/*.cpp csrc/layer/*.h csrc/layer/*.cpp csrc/preload/*.cpp)
 NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd compcoll/*/*.pxi) csrc/exports.map compcoll/operations.py setup.py $(CSRC)
+# In front of what starts ranks: where one of them fails, its traceback comes last.
+ENDED := python tests/run_ranks.py
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
@@ -47,12 +49,12 @@ test-serial: $(VENV)/.test  ## Run the tests that need one process
 test-mpi: $(VENV)/.test  ## Run the tests that need MPI
 	@for n in $(TEST_RANKS); do \
 	  echo "== tests/mpi on $$n ranks"; \
-	  mpiexec -n $$n python -m pytest tests/mpi || exit 1; \
+	  $(ENDED) mpiexec -n $$n python -m pytest tests/mpi || exit 1; \
 	done
 
 test-nodes: $(VENV)/.test  ## Run tests of collectives on 2 hosts of 2 ranks, as root
 	@echo "== tests/mpi on 2 hosts of 2 ranks"
-	@python -m benchmarks.netlab --hosts 2 --ranks-per-host 2 --gbit 0 -- python -m pytest $(NODE_TESTS); \
+	@$(ENDED) python -m benchmarks.netlab --hosts 2 --ranks-per-host 2 --gbit 0 -- python -m pytest $(NODE_TESTS); \
 	  status=$$?; [ $$status != 69 ] || { echo "== skipped: no hosts on this machine"; exit 0; }; exit $$status
 
 test-mpi4py: $(VENV)/.test  ## Run mpi4py's own tests on wrapped communicators, traced ones too, against plain ones
@@ -63,20 +65,20 @@ test-openmpi: $(VENV)/.test  ## Run the tests that need MPI on a system's Open M
 	@command -v $(OPENMPI_EXEC) >/dev/null || { echo "$(OPENMPI_EXEC) is not found; Debian's openmpi-bin has it"; exit 1; }
 	@echo "== tests/mpi on 3 ranks of Open MPI"
 	@MPI4PY_MPIABI=openmpi MPI4PY_LIBMPI=$(OPENMPI_LIB) \
-	  timeout 1200 $(OPENMPI_EXEC) --allow-run-as-root --oversubscribe -n 3 python -m pytest tests/mpi
+	  $(ENDED) timeout 1200 $(OPENMPI_EXEC) --allow-run-as-root --oversubscribe -n 3 python -m pytest tests/mpi
 
 test-abi: $(VENV)/.abi  ## Run tests of C programs and of MPI on MPICH under the standard ABI of MPI 5, on 2 ranks; builds mpi4py
 	@echo "== tests of preloading, standard ABI"
 	@PYTHONPATH=$(abspath $(ABI)) python -m pytest tests/serial/test_preload.py
 	@echo "== tests/mpi on 2 ranks, standard ABI"
-	@PYTHONPATH=$(abspath $(ABI)) timeout 600 mpiexec -n 2 python -m pytest $(ABI_TESTS)
+	@PYTHONPATH=$(abspath $(ABI)) $(ENDED) timeout 600 mpiexec -n 2 python -m pytest $(ABI_TESTS)
 
 test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backend, on 2 and 3 ranks; installs torch
 	@for n in $(TORCH_RANKS); do \
 	  echo "== tests/torch on $$n ranks"; \
-	  mpiexec -n $$n python -m pytest tests/torch || exit 1; \
+	  $(ENDED) mpiexec -n $$n python -m pytest tests/torch || exit 1; \
 	  echo "== tests/torch_bases on $$n ranks"; \
-	  mpiexec -n $$n python -m pytest tests/torch_bases || exit 1; \
+	  $(ENDED) mpiexec -n $$n python -m pytest tests/torch_bases || exit 1; \
 	done
 	@echo "== tests of torchrun, of ranks that fail, and of examples with torch"
 	@python -m pytest $(filter-out %_frameworks.py,$(wildcard tests/serial/test_torch_*.py)) --numprocesses 2 --dist worksteal
@@ -110,7 +112,7 @@ test-torch-newest: $(VENV)/.package  ## Run tests/torch with the newest torch, i
 	@test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
 	@$(NEWEST)/bin/python -m pip --disable-pip-version-check install -q --upgrade torch expecttest -e '.[mpich,test]'
 	@echo "== tests/torch on 2 ranks, torch $$($(NEWEST)/bin/python -c 'import torch; print(torch.__version__)')"
-	@PATH=$(abspath $(NEWEST)/bin):$$PATH mpiexec -n 2 python -m pytest tests/torch
+	@PATH=$(abspath $(NEWEST)/bin):$$PATH $(ENDED) mpiexec -n 2 python -m pytest tests/torch
 
 docs: $(VENV)/.docs  ## Build the documentation into docs/_build/html, run its examples, and check its links
 	@python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html

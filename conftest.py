@@ -1,4 +1,4 @@
-"""What all tests share: how many of them run, and what several ranks print.
+"""What all tests share: how many of them run, and what several ranks print, and how a run of theirs ends.
 
 `make test` runs a sample: of a test's parameters such sets that each value of each parameter occurs, and no
 test marked ``exhaustive``, nor files that tests/mpi/conftest.py leaves out on more than 2 ranks.
@@ -6,8 +6,17 @@ test marked ``exhaustive``, nor files that tests/mpi/conftest.py leaves out on m
 file is not in tests/, from where tests/torch would then be imported as torch.
 """
 
+import faulthandler
+import hashlib
 import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -16,11 +25,22 @@ os.environ["COMPCOLL_TABLE"] = "off"
 EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
 #: This process's rank where tests run on several.
 RANK = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK"))
+SIZE = int(os.environ.get("PMI_SIZE", os.environ.get("OMPI_COMM_WORLD_SIZE", 1)))
+#: The folder in which ranks say that they fail; tests/run_ranks.py sets it, and prints what is there last.
+FOLDER = "TEST_RANKS_FOLDER"
+#: Seconds in which a test that fails on one rank may fail on the others too.
+GRACE = 3
+#: Seconds in which ranks say where they are.
+ANSWER = 1
+#: Where a rank is in the end.
+END = "after the last test"
 
 
 @pytest.hookimpl(trylast=True)  # behind the reporter's own
 def pytest_configure(config):
     config.addinivalue_line("markers", "exhaustive: not in the sample that `make test` runs")
+    if SIZE > 1:
+        config.pluginmanager.register(Job(config), "job")
     if RANK not in (None, "0"):  # rank 0 alone shows progress and counts
         config.option.verbose = -2
         config.pluginmanager.getplugin("terminalreporter")._show_progress_info = False
@@ -67,3 +87,165 @@ def pytest_runtest_makereport(item):
         path, line, name = report.location
         report.location = path, line, f"{name} on rank {RANK}"
     return report
+
+
+class Job:
+    """The ranks of a run of tests: a rank that fails alone, or hangs, ends the run on all of them.
+
+    Failures are files in a folder, since the other ranks may be waiting in MPI. A failure of all ranks within
+    `GRACE` seconds ends nothing. After any other, a thread of each rank writes where that rank is, and the
+    rank that failed writes ``last``: the places of the others, and its own traceback behind them. Its exit
+    makes mpiexec end the others.
+    """
+
+    def __init__(self, config):
+        self.rank, self.test, self.deadline, self.seconds = int(RANK), "before the first test", None, 0
+        self.alone = FOLDER not in os.environ  # without tests/run_ranks.py
+        folder = os.environ.get(FOLDER)
+        if folder is None:
+            from mpi4py import MPI
+
+            folder = MPI.COMM_WORLD.bcast(tempfile.mkdtemp(prefix="compcoll-ranks-") if RANK == "0" else None)
+        self.folder, self.ending = Path(folder), Path(folder, "ending")
+        capture = config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled():
+            self.stderr = os.fdopen(os.dup(2), "w")
+        self.main = threading.get_ident()
+        threading.Thread(target=self.watch, name="ranks", daemon=True).start()
+
+    # Of the thread that watches.
+
+    def watch(self):
+        """Say where this rank is when another one ends the run; end it when a test takes too long."""
+        while True:
+            time.sleep(0.1)
+            deadline = self.deadline
+            if self.ending.exists():
+                self.answer()
+                time.sleep(10)  # mpiexec ends this rank before
+                os._exit(1)
+            # A rank that waits for one that has failed is no news.
+            late = deadline is not None and time.monotonic() > deadline
+            if late and not any(self.failure(rank).exists() for rank in range(SIZE)):
+                self.end(f"{self.test} takes longer than {self.seconds:g} s on rank {self.rank}\n{self.stacks()}")
+
+    def answer(self):
+        if not self.failure(self.rank).exists():
+            self.write(f"place.{self.rank}", f"{self.test}\n{self.stacks()}")
+
+    def stacks(self):
+        """Where this rank's threads are, the main one last, in files that are not pytest's."""
+        frames = sys._current_frames()
+        frames.pop(threading.get_ident(), None)
+        main = frames.pop(self.main, None)
+        return "".join(map(stack, [*frames.values(), main] if main else frames.values()))
+
+    # Of tests.
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid):
+        self.test = nodeid
+        self.write(f"at.{self.rank}", nodeid)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            captured = "".join(f"{name}\n{text}" for name, text in report.sections)
+            said = f"{report.nodeid}, {report.when}, fails on rank {self.rank}\n"
+            self.settle(f"{report.nodeid} {report.when}", f"{said}{captured}{report.longreprtext}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collectreport(self, report):
+        if report.failed:
+            said = f"{report.nodeid} is not collected on rank {self.rank}\n"
+            self.settle(f"{report.nodeid} collected", said + report.longreprtext)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_internalerror(self, excrepr):
+        self.settle("internal error", f"pytest fails on rank {self.rank}\n{excrepr}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, exitstatus):
+        """Ranks leave together; and what waits for ever in MPI_Finalize or in a thread's join is ended."""
+        if exitstatus not in (0, 1, 5):
+            self.settle(f"exit {exitstatus}", f"pytest ends with {exitstatus!r} on rank {self.rank}, after {self.test}")
+        self.test = END
+        self.write(f"at.{self.rank}", self.test)
+        faulthandler.dump_traceback_later(300, exit=True, file=self.stderr)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_timeout_set_timer(self, item, settings):
+        """In the place of pytest-timeout's own; behind it one that needs no lock of the interpreter's."""
+        self.seconds = settings.timeout
+        self.deadline = time.monotonic() + settings.timeout
+        faulthandler.dump_traceback_later(settings.timeout + 15, exit=True, file=self.stderr)
+        return True
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_timeout_cancel_timer(self, item):
+        self.deadline = None
+        faulthandler.cancel_dump_traceback_later()
+        return True
+
+    # How the run ends.
+
+    def settle(self, what, text):
+        """Return where the same happens on all ranks; else end the run."""
+        self.deadline = None
+        key = hashlib.sha1(what.encode()).hexdigest()
+        self.write(self.failure(self.rank).name, text)
+        self.write(f"{key}.{self.rank}", "")
+        latest = time.monotonic() + GRACE
+        while time.monotonic() < latest and not self.ending.exists():
+            if all((self.folder / f"{key}.{rank}").exists() for rank in range(SIZE)):
+                self.failure(self.rank).unlink()
+                return
+            time.sleep(0.05)
+        self.end(text)
+
+    def end(self, text):
+        """End the run, with this rank's text as the last that it prints, unless another rank does so."""
+        try:
+            os.close(os.open(self.ending, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            self.answer()
+            time.sleep(10)
+            os._exit(1)
+        others = [rank for rank in range(SIZE) if rank != self.rank]
+        latest = time.monotonic() + ANSWER
+        while time.monotonic() < latest and not all(map(self.said, others)):
+            time.sleep(0.05)
+        places = (f"== rank {rank}: {self.said(rank) or 'does not answer'}\n" for rank in others)
+        text = f"\n{''.join(places)}== {text.rstrip()}\n"
+        if self.alone:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.stderr.write(text)
+            self.stderr.flush()
+        else:
+            self.write("last", text)
+        os._exit(1)
+
+    def failure(self, rank):
+        return self.folder / f"failed.{rank}"
+
+    def said(self, rank):
+        """A rank's own traceback if it failed, too; else where it is."""
+        for path in (self.failure(rank), self.folder / f"place.{rank}"):
+            if path.exists():
+                return path.read_text().rstrip()
+        return ""
+
+    def write(self, name, text):
+        """A file that is whole once it is there."""
+        path = self.folder / name
+        part = path.with_suffix(f".part{self.rank}")
+        part.write_text(text)
+        part.replace(path)
+
+
+def stack(frame):
+    """The lines of a thread's stack that are neither pytest's nor what calls it."""
+    lines = traceback.extract_stack(frame)
+    others = ("/_pytest/", "/pytest/", "/pluggy/", "runpy")
+    inner = [line for line in lines if not any(part in line.filename for part in others)]
+    return "".join(traceback.format_list(inner[-12:])) + "\n"

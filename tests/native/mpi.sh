@@ -22,5 +22,5 @@ export ASAN_OPTIONS=detect_leaks=0:halt_on_error=1:handle_segv=0 UBSAN_OPTIONS=p
 for ranks; do
   echo "== tests/mpi on $ranks ranks, sanitized"
   # Not captured: what a sanitizer says comes last.
-  mpiexec -n "$ranks" "$python" -m pytest tests/mpi -p no:cacheprovider --capture no
+  "$python" tests/run_ranks.py mpiexec -n "$ranks" "$python" -m pytest tests/mpi -p no:cacheprovider --capture no
 done

@@ -1,14 +1,18 @@
-"""Which tests run, and what several ranks print: the hooks of conftest.py, on a small file of tests."""
+"""Which tests run, what several ranks print, and how they end: the hooks of conftest.py, on small files of tests."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).parents[2] / "conftest.py"
+ROOT = Path(__file__).parents[2]
+CONFTEST = ROOT / "conftest.py"
 TESTS = """
 import pytest
 
@@ -67,3 +71,145 @@ def test_other_ranks_print_nothing_but_failures(run, variable):
     assert "a failure" in text
     assert "passed" not in text
     assert run("-rfE", **{variable: "0"}).count("on rank 0") == 1
+
+
+#: The last rank does what a variable names, in the first test; the others do what another one names.
+PLANTED = """
+import os, signal, threading, time
+import numpy as np
+import pytest
+from mpi4py import MPI
+import compcoll
+
+kind, wait = os.environ["PLANTED"].split()
+comm = MPI.COMM_WORLD
+last = comm.size - 1
+ours = compcoll.Comm(comm, codec="lossless")
+waits = {
+    "mpi": comm.Barrier,
+    "layer": lambda: ours.Recv(np.empty(1 << 20, "f4"), last),
+    "join": lambda: joined(threading.Thread(target=comm.Barrier)),
+    "next": lambda: None,
+}
+
+def joined(thread):
+    thread.start()
+    thread.join()
+
+if (kind, comm.rank) == ("collect", last):
+    raise KeyError("planted")
+
+@pytest.fixture
+def resource():
+    yield
+    if (kind, comm.rank) == ("teardown", last):
+        raise KeyError("planted")
+
+@pytest.mark.timeout(2 if kind == "hangs" else 60)
+def test_first(resource):
+    if comm.rank != last:
+        waits[wait]()
+    elif kind == "raises":
+        raise KeyError("planted")
+    elif kind == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "leaves":
+        os._exit(0)
+    elif kind == "hangs":
+        time.sleep(1000)
+    assert kind != "agreed"
+
+def test_second():
+    comm.Barrier()
+"""
+KINDS = [
+    *("raises mpi", "raises layer", "raises join", "raises next", "killed mpi", "leaves mpi", "hangs mpi"),
+    *("collect mpi", "teardown next"),
+]
+#: Of `make test`, and what CI runs besides.
+CASES = [
+    *[("mpich", 3, kind) for kind in ("raises mpi", "raises layer", "raises next", "leaves mpi", "hangs mpi")],
+    *[("openmpi", 2, kind) for kind in ("raises mpi", "killed mpi")],
+]
+MORE = [
+    *[("mpich", 3, kind) for kind in KINDS],
+    *[("openmpi", 2, kind) for kind in KINDS],
+    *[("mpich", n, kind) for n in (2, 4) for kind in ("raises mpi", "killed mpi", "hangs mpi")],
+    *[("openmpi", n, kind) for n in (3, 4) for kind in ("raises mpi", "killed mpi", "hangs mpi")],
+]
+EVERY = [*CASES, *[pytest.param(*case, marks=pytest.mark.exhaustive) for case in MORE if case not in CASES]]
+LAUNCHERS = {
+    "mpich": [str(Path(sys.executable).with_name("mpiexec"))],
+    "openmpi": ["mpiexec.openmpi", "--allow-run-as-root", "--oversubscribe"],
+}
+OPEN_MPI = {"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": "libmpi.so.40"}
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Run the planted tests on ranks; what was printed, in lines, the exit status, and the seconds."""
+    (tmp_path / "conftest.py").write_text(CONFTEST.read_text().replace("GRACE = 3", "GRACE = 0.5"))
+    (tmp_path / "test_it.py").write_text(PLANTED)
+
+    def ranks(mpi, n, planted, by_hand=False):
+        launcher = LAUNCHERS[mpi]
+        if shutil.which(launcher[0]) is None:
+            pytest.skip(f"there is no {launcher[0]}")
+        if mpi == "openmpi" and b"libmpi_abi.so" in Path(find_spec("mpi4py.MPI").origin).read_bytes():
+            pytest.skip("this mpi4py is for the standard ABI")
+        own = ("EXHAUSTIVE", "PMI_", "PMIX_", "OMPI_", "PYTEST_", "TEST_RANKS")
+        env = {key: value for key, value in os.environ.items() if not key.startswith(own)}
+        env |= {"PLANTED": planted, "PYTHONPATH": str(ROOT), **(OPEN_MPI if mpi == "openmpi" else {})}
+        before = [] if by_hand else [sys.executable, str(ROOT / "tests" / "run_ranks.py")]
+        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no"]
+        begin = time.monotonic()
+        done = subprocess.run(
+            [*before, *launcher, "-n", str(n), *tests],
+            cwd=tmp_path,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+        )
+        return done.stdout.strip().splitlines(), done.returncode, time.monotonic() - begin
+
+    return ranks
+
+
+@pytest.mark.parametrize(("mpi", "n", "planted"), EVERY)
+def test_what_happens_to_one_rank_ends_all(ranks, mpi, n, planted):
+    """Within ten seconds, not 0, and last of all what that rank has to say, or where all were."""
+    lines, status, seconds = ranks(mpi, n, planted)
+    assert status not in (0, 60), lines
+    assert seconds < 10
+    kind = planted.split()[0]
+    if kind in ("killed", "leaves"):
+        assert lines[-n:] == [f"== rank {rank} was at test_it.py::test_first" for rank in range(n)]
+    elif kind == "hangs":
+        heads = [line for line in lines if line.startswith("== ")]
+        assert re.match(r"== test_it.py::test_first takes longer than 2 s on rank \d", heads[-1])
+        assert sum("test_it.py::test_first" in line for line in heads) == n
+        assert sum("waits[wait]()" in line for line in lines) == n - 1
+        assert sum("time.sleep(1000)" in line for line in lines) == 1
+    else:
+        where = [i for i, line in enumerate(lines) if line.startswith("== test_it.py")]
+        assert len(where) == 1, lines
+        assert f"rank {n - 1}" in lines[where[0]]
+        assert any(re.fullmatch("E +KeyError: 'planted'", line) for line in lines[where[0] :])
+        assert re.match(r"(E +|.*: )KeyError", lines[-1]), lines[-1]
+
+
+def test_what_all_ranks_fail_ends_nothing(ranks):
+    lines, status, _ = ranks("mpich", 2, "agreed next")
+    assert status == 1
+    assert any("1 failed, 1 passed" in line for line in lines), lines
+    assert sum("_ test_first on rank" in line for line in lines) == 2
+
+
+def test_a_rank_that_fails_without_the_program_in_front(ranks):
+    lines, status, seconds = ranks("mpich", 2, "raises mpi", by_hand=True)
+    assert status not in (0, 60), lines
+    assert seconds < 10
+    assert "test_it.py::test_first, call, fails on rank 1" in "\n".join(lines)
+    assert any(re.fullmatch("E +KeyError: 'planted'", line) for line in lines)
