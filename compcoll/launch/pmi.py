@@ -30,8 +30,10 @@ __all__ = ["CHANNELS", "JOINED", "PROTOCOL", "Server", "keep_alive", "process_ma
 #: The first word of the server on each connection.
 PROTOCOL = "compcoll-pmi-2"
 CHANNELS = ("pmi", "watch")
-#: Seconds in which ranks may end by themselves, or by a launcher that knows why, after one of them failed.
+#: Seconds in which ranks may end by themselves, or by a launcher that knows why, once a failed one has ended.
 _GRACE = 1.0
+#: Seconds in which a rank that aborts may end: launchers take the process that ends first for the cause.
+_ABORT_SECONDS = 3.0
 #: Seconds in which a client proves that it knows the secret.
 _PATIENCE = 10.0
 #: The longest names, keys and values, as Hydra has them.
@@ -93,6 +95,7 @@ class Server:
         self._alive = set(range(size))
         self._finalized: set[int] = set()
         self._is_failing = False
+        self._aborting: int | None = None
 
     def run(self) -> None:
         """Wait for all ranks, then serve them until their processes have ended."""
@@ -186,7 +189,9 @@ class Server:
         elif channel == "watch" and self._answered.result() == JOINED:
             self._alive.remove(rank)
             if rank not in self._finalized:
-                self._fail(f"{who} ended without MPI_Finalize")
+                self._fail(f"{who} ended without MPI_Finalize", _GRACE)
+            if rank == self._aborting:
+                asyncio.get_running_loop().call_later(_GRACE, self._kill)
             if not self._alive:
                 self._over.set()
 
@@ -195,7 +200,8 @@ class Server:
         key = words.get("key", "")
         match words.get("cmd", "spawn"):
             case "abort":
-                self._fail(f"rank {rank} called MPI_Abort({words.get('exitcode', '')})")
+                self._aborting = rank if self._aborting is None else self._aborting
+                self._fail(f"rank {rank} called MPI_Abort({words.get('exitcode', '')})", _ABORT_SECONDS)
             case "barrier_in":
                 self._in_barrier.append(writer)
                 # A rank that aborts may reach MPI_Finalize; released, it exits with its own status.
@@ -229,15 +235,17 @@ class Server:
             case other:
                 _send(writer, f"cmd={other.removesuffix('_name')}_result rc=-1 msg=not_supported")
 
-    def _fail(self, reason: str) -> None:
-        """Kill all ranks after the grace period."""
+    def _fail(self, reason: str, seconds: float) -> None:
+        """Kill all ranks after so many seconds."""
         if self._alive and not self._is_failing:
             self._is_failing = True
-            asyncio.get_running_loop().call_later(_GRACE, self._kill)
+            asyncio.get_running_loop().call_later(seconds, self._kill)
             _report(reason)
 
     def _kill(self) -> None:
         """End the server, and with it the connections, whose end kills the processes."""
+        if self._over.is_set():
+            return
         self._over.set()
         _report(f"killing {ranks_of(sorted(self._alive))}")
 

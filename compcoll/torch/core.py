@@ -27,6 +27,7 @@ from compcoll.codecs import Codec
 from compcoll.construct import mark_group
 from compcoll.core import environment
 from compcoll.engine import _engine
+from compcoll.launch import is_launched
 from compcoll.marked import Marked
 from compcoll.torch import peers, policies
 from compcoll.torch.operation import Operation, Terms
@@ -42,6 +43,8 @@ __all__ = ["Core", "at_exit", "end_job"]
 _FEWEST, _MOST, _MOST_NBYTES = 2, 32, 8 << 20
 #: Seconds for ranks that give up a call to hear of each other.
 _GRACE = 1.0
+#: Seconds under torchrun and its like, in which the process of a rank that raised has to end.
+_LAST = 3.0
 #: Of a store whose process has ended, or where there is none any more.
 _STORE_ERRORS = RuntimeError, IndexError
 #: Characters of a notice.
@@ -361,5 +364,7 @@ def at_exit() -> None:
         peers.meet_at_end(max(core.timeout for core in lost))
         sys.stdout.flush()
         sys.stderr.flush()
-        time.sleep(_GRACE)  # for those who wait in MPI alone to print their errors
+        # Ranks that wait in MPI alone print their errors meanwhile. The rank that raised ends first: torchrun
+        # takes the process that ends first for the cause.
+        time.sleep(_GRACE if is_launched() else _LAST)
         MPI.COMM_WORLD.Abort(1)
