@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from test_launch import free_port, marked, run  # noqa: F401
@@ -234,3 +235,30 @@ def test_multiprocessing(tmp_path, marked, where, how):  # noqa: F811
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     assert done.stdout.count("summed") == 2
+
+
+#: A step of DDP, whose gradients are large enough to be compressed.
+STEP = """
+import torch
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(256, 256))
+model(torch.randn(8, 256)).square().mean().backward()
+"""
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/torch.md"])
+def test_what_a_page_shows_compresses_gradients(tmp_path, marked, page):  # noqa: F811
+    """With the page's snippet as it stands, the gradients of a step of DDP are compressed between nodes."""
+    text = (Path(__file__).parents[2] / page).read_text()
+    shown = next(code for code in re.findall("```python\n(.*?)```", text, re.DOTALL) if "set_policy" in code)
+    program = tmp_path / "train.py"
+    program.write_text(f"{shown}{STEP}\nreport = compcoll.torch.report(together=True)\nprint(report)\n")
+    mpiexec = str(Path(sys.executable).with_name("mpiexec"))
+    done = subprocess.run(
+        [mpiexec, "-n", "2", sys.executable, "-W", "error::UserWarning", str(program)],
+        env={**marked, "COMPCOLL_NODES": "0,1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"Allreduce +bfp:bits=6", done.stdout), done.stdout
