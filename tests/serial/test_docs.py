@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+#: Commands of README.md that are run in a clone; what they need they install themselves.
+COMMAND = re.compile(r"^    (make \w[^#\n]*?) *(?:#.*)?$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 
 
@@ -23,3 +25,15 @@ def test_messages_of_the_preloaded_library_are_explained():
     problems = re.findall(r'problem = "([^"]+)"', source)
     assert len(problems) >= 3
     assert [text for text in problems if f"calls are not accelerated: {text}" not in page] == []
+
+
+def test_ci_begins_with_the_commands_of_the_readme():
+    """As they stand: before them no variable is set that make reads."""
+    commands = COMMAND.findall((ROOT / "README.md").read_text())
+    assert commands == ["make demo", "make test"]
+    text = (ROOT / ".ci/run").read_text()
+    steps = re.findall(r"^ *step (.*)$", text, re.MULTILINE)
+    assert steps[: len(commands)] == commands
+    before = text[: text.index(f"step {commands[0]}")]
+    assert re.findall(r"export (\w+)", before) == ["PYTHON"]  # where python3 is not new enough
+    assert 'if [ "$python" != python3 ]; then export PYTHON' in before
