@@ -1,9 +1,10 @@
-"""What all tests share: how many of them run, and what several ranks print, and how a run of theirs ends.
+"""What all tests share: how many of them run, what several ranks print, and how a run on several ranks ends.
 
-`make test` runs a sample: of a test's parameters such sets that each value of each parameter occurs, and no
-test marked ``exhaustive``, nor files that tests/mpi/conftest.py leaves out on more than 2 ranks.
-``EXHAUSTIVE=1`` runs everything, as CI does; so does a test that is asked for by `-k` or by its name. The
-file is not in tests/, from where tests/torch would then be imported as torch.
+`make test` runs a sample: of a test's parameters such sets that each value of each parameter occurs, two of
+these sets if the test is marked ``exhaustive(but=2)``, none if it is marked ``exhaustive``; and no files that
+tests/mpi/conftest.py leaves out on more than 2 ranks. ``EXHAUSTIVE=1`` runs everything, as CI does; so does a
+test that is asked for by `-k` or by its name. The file is not in tests/, from where tests/torch would then be
+imported as torch.
 """
 
 import faulthandler
@@ -26,19 +27,19 @@ EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
 #: This process's rank where tests run on several.
 RANK = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK"))
 SIZE = int(os.environ.get("PMI_SIZE", os.environ.get("OMPI_COMM_WORLD_SIZE", 1)))
-#: The folder in which ranks say that they fail; tests/run_ranks.py sets it, and prints what is there last.
+#: Names the folder of `Job`; set by tests/run_ranks.py, which prints the file ``last`` there at the end.
 FOLDER = "TEST_RANKS_FOLDER"
-#: Seconds in which a test that fails on one rank may fail on the others too.
+#: Seconds in which a test that fails on one rank may fail on all others too.
 GRACE = 3
-#: Seconds in which ranks say where they are.
+#: Seconds in which the other ranks write where they are.
 ANSWER = 1
-#: Where a rank is in the end.
+#: The place of a rank that has run all of its tests.
 END = "after the last test"
 
 
 @pytest.hookimpl(trylast=True)  # behind the reporter's own
 def pytest_configure(config):
-    config.addinivalue_line("markers", "exhaustive: not in the sample that `make test` runs")
+    config.addinivalue_line("markers", "exhaustive(but=0): `make test` runs so many sets of parameters")
     if SIZE > 1:
         config.pluginmanager.register(Job(config), "job")
     if RANK not in (None, "0"):  # rank 0 alone shows progress and counts
@@ -51,9 +52,11 @@ def pytest_collection_modifyitems(config, items):
         return
     of_test = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("exhaustive") is None:
-            of_test[item.nodeid.partition("[")[0]].append(item)
-    chosen = {item for test in of_test.values() for item in sample(test)}
+        mark = item.get_closest_marker("exhaustive")
+        most = len(items) if mark is None else mark.kwargs.get("but", 0)
+        if most:
+            of_test[item.nodeid.partition("[")[0], most].append(item)
+    chosen = {item for (_, most), test in of_test.items() for item in sample(test)[:most]}
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
 
@@ -90,17 +93,17 @@ def pytest_runtest_makereport(item):
 
 
 class Job:
-    """The ranks of a run of tests: a rank that fails alone, or hangs, ends the run on all of them.
+    """Ends the run on all ranks if a test fails on some of them, or takes too long on one.
 
-    Failures are files in a folder, since the other ranks may be waiting in MPI. A failure of all ranks within
-    `GRACE` seconds ends nothing. After any other, a thread of each rank writes where that rank is, and the
-    rank that failed writes ``last``: the places of the others, and its own traceback behind them. Its exit
-    makes mpiexec end the others.
+    A rank reports a failure in a file, since the others may be waiting in MPI. If all ranks report the same
+    failure within `GRACE` seconds, the run goes on. Otherwise a watching thread on each rank writes where the
+    rank is. The rank that failed collects these places, writes its own traceback behind them, and exits, upon
+    which mpiexec kills the others.
     """
 
     def __init__(self, config):
         self.rank, self.test, self.deadline, self.seconds = int(RANK), "before the first test", None, 0
-        self.alone = FOLDER not in os.environ  # without tests/run_ranks.py
+        self.by_hand = FOLDER not in os.environ  # nobody prints the file ``last``
         folder = os.environ.get(FOLDER)
         if folder is None:
             from mpi4py import MPI
@@ -113,34 +116,38 @@ class Job:
         self.main = threading.get_ident()
         threading.Thread(target=self.watch, name="ranks", daemon=True).start()
 
-    # Of the thread that watches.
+    # -- the watching thread
 
     def watch(self):
-        """Say where this rank is when another one ends the run; end it when a test takes too long."""
+        """Answer a rank that ends the run; end the run if this rank's test takes too long."""
         while True:
             time.sleep(0.1)
             deadline = self.deadline
             if self.ending.exists():
                 self.answer()
-                time.sleep(10)  # mpiexec ends this rank before
+                time.sleep(10)  # mpiexec kills this rank before
                 os._exit(1)
-            # A rank that waits for one that has failed is no news.
-            late = deadline is not None and time.monotonic() > deadline
-            if late and not any(self.failure(rank).exists() for rank in range(SIZE)):
-                self.end(f"{self.test} takes longer than {self.seconds:g} s on rank {self.rank}\n{self.stacks()}")
+            if deadline is not None and time.monotonic() > deadline and not self.any_failed():
+                late = f"{self.test} takes longer than {self.seconds:g} s on rank {self.rank}"
+                self.end(f"{late}\n{self.stacks()}")
+
+    def any_failed(self):
+        """True if a rank has failed, and so will end the run: its traceback is the one to print."""
+        return any(self.failure(rank).exists() for rank in range(SIZE))
 
     def answer(self):
+        """Write where this rank is, unless it has a traceback to show."""
         if not self.failure(self.rank).exists():
             self.write(f"place.{self.rank}", f"{self.test}\n{self.stacks()}")
 
     def stacks(self):
-        """Where this rank's threads are, the main one last, in files that are not pytest's."""
+        """The stacks of this rank's threads, the main thread's last, without pytest's frames."""
         frames = sys._current_frames()
         frames.pop(threading.get_ident(), None)
         main = frames.pop(self.main, None)
         return "".join(map(stack, [*frames.values(), main] if main else frames.values()))
 
-    # Of tests.
+    # -- pytest's hooks
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid):
@@ -166,16 +173,17 @@ class Job:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus):
-        """Ranks leave together; and what waits for ever in MPI_Finalize or in a thread's join is ended."""
+        """All ranks end alike; one that then hangs in MPI_Finalize or in a join of threads is killed."""
         if exitstatus not in (0, 1, 5):
-            self.settle(f"exit {exitstatus}", f"pytest ends with {exitstatus!r} on rank {self.rank}, after {self.test}")
+            said = f"pytest ends with {exitstatus!r} on rank {self.rank}, after {self.test}"
+            self.settle(f"exit {exitstatus}", said)
         self.test = END
         self.write(f"at.{self.rank}", self.test)
         faulthandler.dump_traceback_later(300, exit=True, file=self.stderr)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_timeout_set_timer(self, item, settings):
-        """In the place of pytest-timeout's own; behind it one that needs no lock of the interpreter's."""
+        """Replaces pytest-timeout's timer; a later one needs no lock of the interpreter."""
         self.seconds = settings.timeout
         self.deadline = time.monotonic() + settings.timeout
         faulthandler.dump_traceback_later(settings.timeout + 15, exit=True, file=self.stderr)
@@ -187,10 +195,10 @@ class Job:
         faulthandler.cancel_dump_traceback_later()
         return True
 
-    # How the run ends.
+    # -- the end of a run
 
     def settle(self, what, text):
-        """Return where the same happens on all ranks; else end the run."""
+        """Return if the same failure occurs on all ranks; otherwise end the run with this rank's text."""
         self.deadline = None
         key = hashlib.sha1(what.encode()).hexdigest()
         self.write(self.failure(self.rank).name, text)
@@ -204,7 +212,7 @@ class Job:
         self.end(text)
 
     def end(self, text):
-        """End the run, with this rank's text as the last that it prints, unless another rank does so."""
+        """End the run, of which this rank's text is printed last, unless another rank is ending it."""
         try:
             os.close(os.open(self.ending, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -217,7 +225,7 @@ class Job:
             time.sleep(0.05)
         places = (f"== rank {rank}: {self.said(rank) or 'does not answer'}\n" for rank in others)
         text = f"\n{''.join(places)}== {text.rstrip()}\n"
-        if self.alone:
+        if self.by_hand:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.stderr.write(text)
             self.stderr.flush()
@@ -229,14 +237,14 @@ class Job:
         return self.folder / f"failed.{rank}"
 
     def said(self, rank):
-        """A rank's own traceback if it failed, too; else where it is."""
+        """A rank's traceback if it failed as well, else where it is; empty before it answers."""
         for path in (self.failure(rank), self.folder / f"place.{rank}"):
             if path.exists():
                 return path.read_text().rstrip()
         return ""
 
     def write(self, name, text):
-        """A file that is whole once it is there."""
+        """Write a file that is complete as soon as it exists."""
         path = self.folder / name
         part = path.with_suffix(f".part{self.rank}")
         part.write_text(text)
@@ -244,7 +252,7 @@ class Job:
 
 
 def stack(frame):
-    """The lines of a thread's stack that are neither pytest's nor what calls it."""
+    """The lines of a thread's stack, without those of pytest and its callers."""
     lines = traceback.extract_stack(frame)
     others = ("/_pytest/", "/pytest/", "/pluggy/", "runpy")
     inner = [line for line in lines if not any(part in line.filename for part in others)]

@@ -1,8 +1,10 @@
-"""Run tests on ranks, and print last why they ended: python tests/run_ranks.py mpiexec -n 3 python -m pytest tests/mpi.
+"""Run tests on several ranks; if the ranks end early, print why as the last thing.
 
-Whatever starts ranks may stand in mpiexec's place. Where a test fails on one rank alone, that rank's
-traceback comes after mpiexec's own complaint; where a rank is killed, the test that each rank was at.
-The hooks of conftest.py write both.
+    python tests/run_ranks.py mpiexec -n 3 python -m pytest tests/mpi
+
+Any command that starts ranks may take mpiexec's place. If a test fails on one rank alone, that rank's
+traceback is printed behind mpiexec's own messages; if a rank is killed, the test that each rank was running.
+The hooks in conftest.py write both into a folder.
 """
 
 import os
@@ -12,12 +14,12 @@ import tempfile
 from pathlib import Path
 
 FOLDER = "TEST_RANKS_FOLDER"
-#: Where a rank is in the end; conftest.py has both, too.
+#: The place of a rank that has run all of its tests; both names are in conftest.py as well.
 END = "after the last test"
 
 
 def main(command):
-    """Run the command; its exit status, which is not 0 where a rank ended the run."""
+    """Run the command; returns its exit status, never 0 if a rank ended early."""
     if not command or command[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if command else 2
@@ -25,7 +27,7 @@ def main(command):
         with subprocess.Popen(command, env={**os.environ, FOLDER: folder}) as process:
             try:
                 status = process.wait()
-            except KeyboardInterrupt:  # which mpiexec has got as well
+            except KeyboardInterrupt:  # mpiexec has received it as well
                 status = process.wait()
         last = Path(folder, "last")
         if last.exists():
@@ -33,7 +35,7 @@ def main(command):
             return status or 1
         at = {int(path.suffix[1:]): path.read_text() for path in Path(folder).glob("at.*")}
         if set(at.values()) - {END}:
-            # mpiexec may take a rank that leaves without a word for one that is done.
+            # MPICH's mpiexec returns 0 if a rank exits with 0 without MPI_Finalize.
             print(f"== {command[0]} ended with {status} before the tests", file=sys.stderr)
             for rank, place in sorted(at.items()):
                 print(f"== rank {rank} was at {place}", file=sys.stderr)

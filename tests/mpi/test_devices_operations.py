@@ -177,6 +177,7 @@ def test_sums_of_float16_overflow_as_on_the_host(comm, agree, device, name, valu
 
 @pytest.mark.parametrize("nbytes", [0, 1 << 20, 16 << 20])
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "lossless", "none"])
+@pytest.mark.exhaustive(but=1)
 def test_pinned_memory_that_the_driver_does_not_have(comm, agree, device, spec, nbytes):
     """Idle memory of earlier calls counts too."""
     c, n = compcoll.Comm(comm, codec=spec, min_nbytes=0), 50_000

@@ -407,6 +407,7 @@ def test_an_interrupt_between_blocks(comm, agree, network, smooth):
     assert agree(len(set(comm.allgather(ours.report.accelerated))) == 1)
 
 
+@pytest.mark.exhaustive(but=1)
 def test_memory_of_a_gpu(comm, agree, device, network, smooth):
     """Blocks that are left to MPI go through the host, and what is received is in the GPU's memory."""
     ours, found = make(comm), set()

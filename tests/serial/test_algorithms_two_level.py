@@ -48,6 +48,7 @@ def across(schedules, nodes) -> dict[int, int]:
         ("Bcast", [], [64], 64),
     ],
 )
+@pytest.mark.exhaustive(but=1)
 def test_each_value_crosses_a_port_once(op, sends, recvs, expected):
     """Three nodes of four ranks: what the theory of one level says of three ranks."""
     nodes, k = tuple(i // 4 for i in range(12)), 3 * CHUNK

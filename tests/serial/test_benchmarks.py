@@ -297,6 +297,7 @@ def test_wrong_options_are_told_once(mpiexec):
 
 
 @pytest.mark.parametrize("op", ["Bcast", "Ialltoall"])
+@pytest.mark.exhaustive
 def test_trials_are_compared_with_both_ways(mpiexec, op, monkeypatch):
     monkeypatch.setenv("COMPCOLL_NODES", "0,1")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # ranks that spin have no core to spare

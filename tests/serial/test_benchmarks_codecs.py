@@ -162,6 +162,7 @@ def test_the_picture_names_every_codec(tmp_path, monkeypatch):
     assert [text.get_text() for text in legend.get_texts()] == ["mpc", "lz4"]
 
 
+@pytest.mark.exhaustive
 def test_the_command_writes_what_it_is_asked_for(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"{BEGIN}{END}")

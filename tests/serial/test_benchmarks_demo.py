@@ -107,6 +107,7 @@ def test_demo_says_what_is_wrong(monkeypatch, tmp_path, outside):
     assert "pip install 'compcoll[mpich]'" in words(run().output)
 
 
+@pytest.mark.exhaustive
 def test_an_error_of_all_ranks_is_said_once(tmp_path):
     command = [launch.find_mpiexec(), "-n", "2", sys.executable, "-m", "benchmarks.demo", "--points", "9"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)

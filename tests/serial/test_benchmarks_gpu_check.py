@@ -48,6 +48,7 @@ def put_tools(folder, monkeypatch):
 
 @needs_executor
 @pytest.mark.timeout(240)
+@pytest.mark.exhaustive
 def test_what_hangs_fails_or_refuses_costs_its_own_rows(tmp_path, monkeypatch, capsys):
     put_tools(tmp_path, monkeypatch)
     faults = "hang=int8_encode_f32,fail=int8_encode_f16,race=bfp_encode_f32_7"
@@ -159,6 +160,7 @@ def test_the_last_that_is_printed_is_what_it_comes_to(tmp_path):
 
 @needs_executor
 @pytest.mark.timeout(240)
+@pytest.mark.exhaustive
 def test_from_an_archive_in_an_empty_folder_without_network(tmp_path):
     """Nothing but Python, its packages and a compiler is the machine's."""
     carry = tmp_path / "carry"
@@ -205,6 +207,7 @@ def test_from_an_archive_in_an_empty_folder_without_network(tmp_path):
     assert list(home.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_warnings_of_others_fail_no_test_on_a_gpu(tmp_path):
     """Under ``filterwarnings = error``, with the conftest of tests/gpu and a GPU that there is not."""
     gpu = tmp_path / "gpu"

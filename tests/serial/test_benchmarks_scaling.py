@@ -13,6 +13,7 @@ from benchmarks.simulation.virtual import Profile
 from benchmarks.simulation.ways import quick_look
 
 
+@pytest.mark.exhaustive
 def test_predictions_are_written_and_drawn(tmp_path):
     path, picture = tmp_path / "s.json", tmp_path / "s.png"
     options = ["--max-ranks", "64", "--networks", "1gbe,100gbe", "--buffer", str(4 << 20)]

@@ -92,6 +92,7 @@ def test_long_ways_are_drawn_out_of_short_ones(algorithm, size, per_node):
 
 @pytest.mark.parametrize(("size", "per_node"), [(1000, 1), (4096, 8), (4096, 64)])
 @pytest.mark.parametrize("nbytes", [4 << 20, 32 << 20])
+@pytest.mark.exhaustive(but=1)
 def test_recursive_halving_is_predicted_on_as_many_ranks(size, per_node, nbytes):
     call = Call("Allreduce", nbytes // size, size, per_node)
     looks = {w: s for w, s in quick_look(call, SLOW).items() if w.algorithm == "recursive_halving"}

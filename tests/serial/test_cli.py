@@ -322,6 +322,7 @@ def bench(*options, **more):
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=outside, **more)
 
 
+@pytest.mark.exhaustive
 def test_bench_takes_its_options_anywhere_and_arrays_as_they_are(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(1000, dtype=">i2"))
     data = ("--data", tmp_path / "x.npy", "--sizes", "4K", "--iters", 3, "--min-nbytes", "1K")

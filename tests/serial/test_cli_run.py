@@ -113,6 +113,7 @@ def test_world_is_wrapped_before_the_program_sees_it(program):
 
 
 @pytest.mark.parametrize("launched", [False, True], ids=["alone", "launched"])
+@pytest.mark.exhaustive(but=1)
 def test_arguments_path_and_main_are_those_of_plain_python(program, tmp_path, launched):
     text = "import json, __main__\nsay(json.dumps([sys.argv, sys.path[0], __name__, __file__, __spec__, "
     path = program(text + "__main__.total is total, sys.modules['__main__'].__dict__ is globals()]))\n")
@@ -139,6 +140,7 @@ def test_what_main_defines_is_pickled_until_the_end(program):
 
 
 @pytest.mark.parametrize("where", ["module", "package", "folder"])
+@pytest.mark.exhaustive(but=1)
 def test_modules_packages_and_folders(program, tmp_path, where):
     (tmp_path / "package").mkdir()
     show = "say(__name__, sys.argv[1:], type(COMM_WORLD).__module__)\n"
@@ -161,6 +163,7 @@ def test_modules_packages_and_folders(program, tmp_path, where):
         ("import click\nif line.rank: raise click.UsageError('my')\nline.Barrier()", 1, "UsageError: my"),
     ],
 )
+@pytest.mark.exhaustive(but=2)
 def test_how_a_program_ends(program, text, status, says):
     result = run(*RUN, "-n", 2, program(text))
     assert result.returncode == status, result.stderr
@@ -200,6 +203,7 @@ BEGINNINGS = {
 
 
 @pytest.mark.parametrize("beginning", BEGINNINGS.values(), ids=BEGINNINGS)
+@pytest.mark.exhaustive(but=2)
 def test_a_program_begins_mpi_as_without(tmp_path, beginning):
     path = tmp_path / "program.py"
     path.write_text(
@@ -217,6 +221,7 @@ def test_a_program_begins_mpi_as_without(tmp_path, beginning):
     assert summary(ours.stderr)[1] == 2
 
 
+@pytest.mark.exhaustive
 def test_policy_from_a_file(program, tmp_path):
     (tmp_path / "policy.toml").write_text('[[rule]]\nop = "Alltoall"\ncodec = "int8"\n')
     path = program("say(line.report.codec)")
@@ -233,6 +238,7 @@ def test_calls_are_left_to_mpi_by_name(program):
     assert re.search("none of these bytes accelerated: .*none", result.stderr)
 
 
+@pytest.mark.exhaustive
 def test_quiet(program):
     path = program("")
     assert "compcoll:" not in run(*RUN, "-n", 2, "-q", path).stderr
@@ -266,6 +272,7 @@ def test_by_default_only_what_gains_is_accelerated(program, tmp_path):
     assert "none of these bytes accelerated: the messages are below min_nbytes" in small.stderr
 
 
+@pytest.mark.exhaustive
 def test_bytes_are_those_that_leave_a_rank(tmp_path):
     """Of calls that are accelerated, and of the same ones that are MPI's."""
     path = tmp_path / "bytes.py"
@@ -337,6 +344,7 @@ if __name__ == "__main__":
     ],
     ids=["ranks", "pool of ranks", "spawned"],
 )
+@pytest.mark.exhaustive(but=1)
 def test_executors_under_a_trace(tmp_path, kind, arguments, n, module):
     path = tmp_path / "executor.py"
     path.write_text(EXECUTOR.format(kind=kind, arguments=arguments))

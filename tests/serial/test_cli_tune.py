@@ -73,6 +73,7 @@ def test_calls_of_a_trace_are_tried(tune, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--like", "--data"])
+@pytest.mark.exhaustive(but=1)
 def test_files_are_those_of_rank_0(tmp_path, option):
     """Other nodes may have none, and all ranks hear of it where rank 0 has none."""
     np.save(tmp_path / "there.npy", np.sin(np.arange(1 << 14) * 1e-3))

@@ -55,6 +55,7 @@ def test_bytes_are_those_of_the_cpu(device, bits, dtype):
 
 
 @pytest.mark.parametrize("bits", BITS)
+@pytest.mark.exhaustive(but=5)
 def test_what_is_before_a_block_may_be_many_steps(device, bits):
     check(device, f"bfp:bits={bits}", falling(bits, "f4", 30, 2))
 

@@ -269,6 +269,7 @@ def test_any_payload_of_zfp_means_what_it_does_to_the_cpu(device, rate, dtype):
 
 @pytest.mark.parametrize("dtype", ["i1", "u2", "i4", "u8", "f4", "f8", "c16"])
 @pytest.mark.parametrize("dim", [1, 2, 7, 31, 32])
+@pytest.mark.exhaustive(but=3)
 def test_mpc_of_what_it_is_made_for(device, dtype, dim):
     """Smooth data, which shrinks, of sizes around those of words, groups and blocks."""
     sizes = (64, 1000, 1023, 1024, 1025, 1033, 4095, 4097, 9999)

@@ -94,6 +94,7 @@ with standin.installed():
 @pytest.mark.parametrize("warm", ["warm", "cold"])
 @pytest.mark.parametrize("codec", ["mpc", "none"])
 @pytest.mark.parametrize("name", ["Alltoall", "Ialltoall", "messages"])
+@pytest.mark.exhaustive(but=1)
 def test_a_gpu_that_fails_after_some_calls(name, codec, warm):
     """All ranks raise, or have the right values; and host memory is served in any case."""
     if name == "messages" and codec == "none":
@@ -144,6 +145,7 @@ with standin.installed():
 @pytest.mark.parametrize("codec", ["lossless", "none"])
 @pytest.mark.parametrize("who", ["first", "all", "one"])
 @pytest.mark.parametrize("name", ["Alltoall", "Ialltoall"])
+@pytest.mark.exhaustive(but=1)
 def test_a_call_in_a_captured_stream(name, who, codec):
     """The first one on a GPU, or one of all ranks or of one rank alone, which makes it again afterwards."""
     assert "".join(run(CAPTURED, who, codec, name)) == "right" * 2

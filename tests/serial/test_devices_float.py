@@ -37,6 +37,7 @@ def frames_of(dtype):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.exhaustive(but=3)
 def test_frames_are_those_of_the_cpu(dtype, seed):
     arrays = [x for n in SIZES for x in patterns(dtype, n)][seed::4]
     arrays.append(np.concatenate([x[:70000] for x in patterns(dtype, 20000)]))

@@ -127,6 +127,7 @@ def outcome(folder, codec, file, right, wrong, flags=PLAIN):
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=() if fault in SAMPLE else EXHAUSTIVE) for fault in FAULTS]
 )
+@pytest.mark.exhaustive(but=1)
 def test_a_fault_is_found(tmp_path, fault):
     *planted, message = FAULTS[fault]
     done = outcome(tmp_path, *planted, FLAGS if fault in BY_SANITIZERS else PLAIN)

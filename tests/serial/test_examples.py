@@ -61,6 +61,7 @@ def test_first_program(run):
 
 
 @pytest.mark.parametrize(("codec", "limit"), [("lossless", 1e-12), ("zfp:rate=16", 1e-6)])
+@pytest.mark.exhaustive(but=1)
 def test_transposes(run, codec, limit):
     text = run(*python("transposes.py", codec, ranks=4))
     assert error_in(text) < limit
@@ -110,6 +111,7 @@ def test_tracing(run, tmp_path):
 
 
 @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+@pytest.mark.exhaustive(but=1)
 def test_a_program_in_c(run, tmp_path, mpi):
     mpicc, mpiexec = MPI_PROGRAMS[mpi]
     built = [mpicc, EXAMPLES / "transpose.c", "-o", tmp_path / "transpose", "-lm"]

@@ -138,6 +138,7 @@ def ended(tmp_path, text: str, *arguments, runs=()) -> subprocess.CompletedProce
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("pending", PENDING)
+@pytest.mark.exhaustive(but=4)
 def test_a_program_ends_with_requests_pending(tmp_path, pending, end):
     words, status = ENDS[end]
     done = ended(tmp_path, "\n".join([BEGIN, PENDING[pending], words]))

@@ -247,6 +247,7 @@ def test_a_row_is_found_by_half_octaves_and_between_two_that_agree():
     assert rows.ratio("float32", "lossless") is None
 
 
+@pytest.mark.exhaustive
 def test_readers_never_meet_half_a_table(folder):
     """While two jobs write one by one."""
     program = (

@@ -109,6 +109,7 @@ def calls_accelerated(result):
 
 
 @pytest.mark.parametrize("mpi", C_COMPILERS)
+@pytest.mark.exhaustive(but=1)
 def test_c(build, mpi):
     compiler, mpiexec = C_COMPILERS[mpi]
     program = build("collectives.c", compiler)
@@ -120,6 +121,7 @@ def test_c(build, mpi):
 
 
 @pytest.mark.parametrize("mpi", C_COMPILERS)
+@pytest.mark.exhaustive(but=1)
 def test_messages(build, mpi):
     result = accelerated(build("messages.c", C_COMPILERS[mpi][0]))
     assert (result.stdout, result.returncode) == ("0 wrong values on 2 ranks\n", 0), result.stderr
@@ -127,6 +129,7 @@ def test_messages(build, mpi):
 
 
 @pytest.mark.parametrize("mpi", C_COMPILERS)
+@pytest.mark.exhaustive(but=1)
 def test_statuses(build, mpi):
     compiler, mpiexec = C_COMPILERS[mpi]
     program = build("statuses.c", compiler)
@@ -142,6 +145,7 @@ def test_mpi_ends_after_a_request_was_freed(build):
 
 
 @pytest.mark.parametrize("how", ["dup", "split", "cart"])
+@pytest.mark.exhaustive(but=1)
 def test_communicators_inherit_what_is_known(build, how):
     """Hundreds at once, without measuring anything for each of them."""
     program = build("duplicates.c", C_COMPILERS["mpich"][0])
@@ -171,6 +175,7 @@ def test_a_library_that_python_calls(build):
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("mpi", C_COMPILERS)
+@pytest.mark.exhaustive(but=1)
 def test_odd_arguments(build, mpi, n):
     """What ranks may describe differently, and what MPI refuses on one of them."""
     compiler, mpiexec = C_COMPILERS[mpi]
@@ -184,6 +189,7 @@ def test_odd_arguments(build, mpi, n):
     assert calls_accelerated(ours) > 10
 
 
+@pytest.mark.exhaustive
 def test_a_repeated_call_is_compiled_code_alone(build, tmp_path):
     """The interpreter runs no function of compcoll for a call like an earlier one."""
     (tmp_path / "sitecustomize.py").write_text(COUNTS)
@@ -204,6 +210,7 @@ def test_disabled(build):
 
 @pytest.mark.parametrize("interface", ["MPIF_H", "USE_MPI", "USE_F08"])
 @pytest.mark.skipif(STANDARD, reason="mpi4py is for the standard ABI, and the program for Open MPI")
+@pytest.mark.exhaustive(but=1)
 def test_fortran_on_open_mpi(build, interface):
     program = build("fortran.F90", "mpif90.openmpi", f"-D{interface}", "-fallow-argument-mismatch")
     result = accelerated(program)
@@ -212,6 +219,7 @@ def test_fortran_on_open_mpi(build, interface):
 
 
 @pytest.mark.parametrize("mistake", ["truncated", "type", "null", "root", "returns"])
+@pytest.mark.exhaustive(but=2)
 def test_a_faulty_program_ends_as_without(build, mistake):
     compiler, mpiexec = C_COMPILERS["mpich"]
     program = build("faulty.c", compiler)

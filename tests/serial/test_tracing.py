@@ -312,6 +312,7 @@ def test_what_a_failed_program_leaves(tmp_path):
     ],
     ids=["Ctrl-C", "exit", "exit without failure"],
 )
+@pytest.mark.exhaustive(but=1)
 def test_a_program_that_is_ended_leaves_its_trace(tmp_path, end, note):
     both = f"import os, signal, time\nworld.Barrier()\nif world.rank == 1: {end}"
     assert (traced(PROGRAM + both, tmp_path, check=False).returncode == 0) == (note is None)
