@@ -8,6 +8,7 @@ The hooks in conftest.py write both into a folder.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,9 @@ def main(command):
     if not command or command[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if command else 2
+    if shutil.which(command[0]) is None:
+        print(f"{command[0]} is not found", file=sys.stderr)
+        return 127
     with tempfile.TemporaryDirectory(prefix="compcoll-ranks-", ignore_cleanup_errors=True) as folder:
         with subprocess.Popen(command, env={**os.environ, FOLDER: folder}) as process:
             try:

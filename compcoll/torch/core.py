@@ -30,6 +30,7 @@ from compcoll.engine import _engine
 from compcoll.launch import is_launched
 from compcoll.marked import Marked
 from compcoll.torch import peers, policies
+from compcoll.torch.finisher import wait_for_callbacks
 from compcoll.torch.operation import Operation, Terms
 from compcoll.torch.peers import Notice
 from compcoll.torch.policies import Options
@@ -354,9 +355,10 @@ _lost: list[Core] = []
 @atexit.register
 def at_exit() -> None:
     """Tell the others, and end them too where operations never end: MPI_Finalize would wait for these."""
-    cores = [*_lost, *peers.cores()]
-    if not cores or MPI.Is_finalized():
+    if MPI.Is_finalized():
         return
+    wait_for_callbacks()
+    cores = [*_lost, *peers.cores()]
     for core in peers.cores():
         core.withdraw("has ended")
     lost = [core for core in cores if core.broken]

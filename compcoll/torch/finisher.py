@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from threading import Lock, Thread
 from typing import Any
 
 from compcoll.engine import _engine
 from compcoll.engine.finalize import before_finalize
 
-__all__ = ["SLICE", "finisher"]
+__all__ = ["SLICE", "finisher", "wait_for_callbacks"]
 
 #: Seconds between two checks of time.
 SLICE = 0.2
@@ -59,6 +60,15 @@ class _Finisher:
             with self._lock:
                 self._watched[:] = [operation for operation in self._watched if operation not in ended]
 
+    def wait_for_callbacks(self) -> None:
+        """Wait for the operations whose futures have callbacks in Python, unless they fail."""
+        with self._lock:
+            watched = self._watched[:]
+        for operation in watched:
+            if operation.has_callbacks:
+                with suppress(Exception):
+                    operation.wait(operation.limit)
+
     def stop(self) -> None:
         self._stopped = True
         _engine.wake_client()
@@ -67,6 +77,12 @@ class _Finisher:
 
 _finishers: list[_Finisher] = []
 _one = Lock()
+
+
+def wait_for_callbacks() -> None:
+    """Wait for the operations of this process whose futures have callbacks in Python."""
+    for one in _finishers:
+        one.wait_for_callbacks()
 
 
 def finisher() -> _Finisher:

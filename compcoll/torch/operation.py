@@ -305,6 +305,11 @@ class Operation:
             self.progress(0.0)
         return self.done or not self.check()
 
+    @property
+    def has_callbacks(self) -> bool:
+        """True if its future has callbacks in Python."""
+        return self._future is not None and self._future.calls_python
+
     def future(self) -> Future:
         """Its future."""
         with self.core.lock:

@@ -64,6 +64,7 @@ def test_ranks_are_started_here_and_in_the_lab(demo_runs, monkeypatch, tmp_path)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.exhaustive
 def test_demo_of_an_ordinary_user(demo_runs, monkeypatch, tmp_path):
     """In namespaces of his own where the kernel lets him have some, else with a line that says why not."""
     monkeypatch.setattr(demo.os, "geteuid", lambda: 1000)

@@ -251,6 +251,7 @@ def test_a_program_that_is_not_there_is_no_crash():
     assert gpu_check.execute(["no-such-program"], 5)[0] == 127
 
 
+@pytest.mark.exhaustive
 def test_what_takes_too_long_keeps_what_it_printed_and_leaves_nothing_behind():
     code = "import os, time; print('begun', flush=True); os.fork(); time.sleep(60)"
     status, tail = gpu_check.execute([sys.executable, "-c", code], 2)

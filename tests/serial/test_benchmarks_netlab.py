@@ -163,6 +163,7 @@ def test_timeout_kills_every_rank(lab):
     assert watchdog.processes(lab.name) == []
 
 
+@pytest.mark.exhaustive
 def test_a_dropped_link_ends_the_program(lab):
     lab.LOST_SECONDS = 1.0
     begin = time.monotonic()

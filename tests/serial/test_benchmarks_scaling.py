@@ -48,6 +48,7 @@ def test_assumed_speeds_are_used(tmp_path):
 @pytest.mark.parametrize(
     ("op", "nbytes"), [("Bcast", 4 << 20), ("Allgather", 1 << 20), ("Allreduce", 1 << 15)]
 )
+@pytest.mark.exhaustive(but=1)
 def test_the_best_way_is_not_left_out(op, nbytes, network):
     call = Call(op, nbytes, 64, 8)
     profile = Profile(FABRICS[network], NODE, encode=1.5e9, decode=1e9, ratio=4.0, call=2e-6, memory=8e9)

@@ -341,6 +341,7 @@ def test_bench_takes_its_options_anywhere_and_arrays_as_they_are(tmp_path):
     assert "Usage: compcoll bench alltoall" in wrong.stderr
 
 
+@pytest.mark.exhaustive
 def test_sizes_are_those_of_a_ranks_buffer():
     """Of Alltoall and Allreduce the same."""
     for op in ("alltoall", "allreduce"):

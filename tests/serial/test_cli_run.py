@@ -179,6 +179,7 @@ def test_a_rank_that_is_killed_ends_all(program):
     assert "in calls" not in result.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_ends_early_is_waited_for(program):
     result = run(*RUN, "-n", 2, program("import time\nif line.rank == 1: time.sleep(1); say('late')"))
     assert result.stdout == "late\n"
@@ -203,7 +204,7 @@ BEGINNINGS = {
 
 
 @pytest.mark.parametrize("beginning", BEGINNINGS.values(), ids=BEGINNINGS)
-@pytest.mark.exhaustive(but=2)
+@pytest.mark.exhaustive(but=1)
 def test_a_program_begins_mpi_as_without(tmp_path, beginning):
     path = tmp_path / "program.py"
     path.write_text(
@@ -304,6 +305,7 @@ def test_without_an_mpi_library(program, tmp_path):
         assert len(result.stderr.splitlines()) < 12
 
 
+@pytest.mark.exhaustive
 def test_wrong_options_are_told_before_anything_starts(program, tmp_path):
     path = program("say('started')")
     for words, says in (

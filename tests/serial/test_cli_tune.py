@@ -25,6 +25,7 @@ def tune(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.exhaustive
 def test_trials_fill_a_table_that_is_shown_and_cleared(tune, tmp_path, run, monkeypatch):
     np.save(tmp_path / "field.npy", np.sin(np.arange(1 << 16) * 1e-3))
     done = tune("--codec", "bfp:bits=7", "--seconds", "6", "--data", str(tmp_path / "field.npy"))

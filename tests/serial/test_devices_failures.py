@@ -94,7 +94,7 @@ with standin.installed():
 @pytest.mark.parametrize("warm", ["warm", "cold"])
 @pytest.mark.parametrize("codec", ["mpc", "none"])
 @pytest.mark.parametrize("name", ["Alltoall", "Ialltoall", "messages"])
-@pytest.mark.exhaustive(but=1)
+@pytest.mark.exhaustive
 def test_a_gpu_that_fails_after_some_calls(name, codec, warm):
     """All ranks raise, or have the right values; and host memory is served in any case."""
     if name == "messages" and codec == "none":

@@ -133,6 +133,7 @@ def test_an_order_shows_each_mistake(tmp_path, mistake):
 
 
 @pytest.mark.parametrize("seed", range(1, 9) if EXHAUSTIVE else (1, 7))
+@pytest.mark.exhaustive(but=1)
 def test_codecs_in_any_order(seed):
     device = Executor(LIBRARY, max_grid=48 if seed > 6 else 12, seed=seed, resident=48 if seed > 6 else 6)
     smooth = [(100 * np.sin(np.arange(n) / 400)).round() for n in (1, 1000, 20001, 9999)]

@@ -163,7 +163,7 @@ elif how != "early":
         ("leave", (-9, 0, -9), "ended without MPI_Finalize"),
     ],
 )
-@pytest.mark.exhaustive(but=3)
+@pytest.mark.exhaustive(but=2)
 def test_one_rank_ends_all_where_it_fails(tmp_path, marked, how, codes, says):
     address = f"127.0.0.1:{free_port()}"
     ranks = [

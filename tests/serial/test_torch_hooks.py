@@ -56,6 +56,7 @@ def called(future):
     print("called", flush=True)
     return future.value()
 
+time.sleep(dist.get_rank())  # rank 0 is at its end before the sum is there
 dist.all_reduce(torch.ones(100_000), async_op=True).get_future().then(called)
 """
 FAILS = """

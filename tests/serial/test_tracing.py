@@ -287,6 +287,7 @@ print("end")
     assert "late" not in received
 
 
+@pytest.mark.exhaustive
 def test_what_a_killed_program_leaves(tmp_path):
     kill = "import os, time\ntime.sleep(2.5)\nif world.rank == 1: os.kill(os.getpid(), 9)\nworld.Barrier()"
     assert traced(PROGRAM + kill, tmp_path, check=False).returncode != 0
