@@ -245,10 +245,9 @@ class Job:
 
     def write(self, name, text):
         """Write a file that is complete as soon as it exists."""
-        path = self.folder / name
-        part = path.with_suffix(f".part{self.rank}")
+        part = self.folder / f".{name}"
         part.write_text(text)
-        part.replace(path)
+        part.replace(self.folder / name)
 
 
 def stack(frame):

@@ -40,7 +40,7 @@ def main(command):
         at = {int(path.suffix[1:]): path.read_text() for path in Path(folder).glob("at.*")}
         if set(at.values()) - {END}:
             # MPICH's mpiexec returns 0 if a rank exits with 0 without MPI_Finalize.
-            print(f"== {command[0]} ended with {status} before the tests", file=sys.stderr)
+            print(f"== {command[0]} ended with {status} before all tests had run", file=sys.stderr)
             for rank, place in sorted(at.items()):
                 print(f"== rank {rank} was at {place}", file=sys.stderr)
             return abs(status) or 1

@@ -53,7 +53,7 @@ def test_gatherv_and_scatterv(comm, agree, device, spec, least):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("n", [3, 5000, 100_000])
+@pytest.mark.parametrize("n", [100_000, 5000, 3])
 def test_messages_to_and_from_either_side(comm, agree, device, spec, n):
     """Small and large ones, from the host and the device, in all forms."""
     c = compcoll.Comm(comm, codec=spec, min_nbytes=1000)

@@ -157,6 +157,7 @@ def test_status_is_that_of_the_program(lab):
     assert failed.value.returncode == 3
 
 
+@pytest.mark.exhaustive
 def test_timeout_kills_every_rank(lab):
     with pytest.raises(subprocess.TimeoutExpired):
         lab.run([sys.executable, "-c", ENDLESS], timeout=2)

@@ -358,6 +358,7 @@ def test_sizes_are_those_of_a_ranks_buffer():
         )
 
 
+@pytest.mark.exhaustive
 def test_bench_that_is_interrupted_says_so_in_a_line():
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
     command = [

@@ -259,6 +259,7 @@ def test_within_a_program_by_its_import(program, tmp_path):
     assert "ValueError: wrong" in result.stderr
 
 
+@pytest.mark.exhaustive
 def test_by_default_only_what_gains_is_accelerated(program, tmp_path):
     path = program("say(line.policy.codec)")
     result = run(*BY_DEFAULT, "-n", 2, path)

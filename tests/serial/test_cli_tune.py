@@ -57,6 +57,7 @@ def test_there_is_nothing_to_try_inside_a_node(tune):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_calls_of_a_trace_are_tried(tune, tmp_path):
     program = (
         "import numpy as np, compcoll; from mpi4py import MPI\n"

@@ -63,6 +63,7 @@ def test_everything_runs_where_it_is_asked_for(run):
 
 
 @pytest.mark.parametrize("variable", ["PMI_RANK", "OMPI_COMM_WORLD_RANK"])
+@pytest.mark.exhaustive(but=1)
 def test_other_ranks_print_nothing_but_failures(run, variable):
     text = run("-rfE", **{variable: "2"})
     assert text.startswith("F")
@@ -136,7 +137,6 @@ KINDS = [
 #: The sample of `make test`; CI runs `MORE` as well.
 CASES = [
     ("mpich", 3, "raises mpi"),
-    ("mpich", 3, "raises next"),
     ("mpich", 3, "leaves mpi"),
     ("mpich", 3, "hangs mpi"),
     ("openmpi", 2, "raises layer"),

@@ -68,6 +68,7 @@ def test_transposes(run, codec, limit):
     assert "accelerated calls 2" in text
 
 
+@pytest.mark.exhaustive
 def test_a_halo_exchange_gives_the_heat_of_plain_mpi(run):
     heat = {
         codec: re.search(r"heat .*: (\S+)\n", run(*python("halo_exchange.py", codec, ranks=4)))[1]
@@ -101,6 +102,7 @@ def test_checkpoints(run, tmp_path):
     assert [float(one) for one in sums] == pytest.approx([float(one) for one in again], rel=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_tracing(run, tmp_path):
     compcoll = sys.executable, "-m", "compcoll"
     text = run(*compcoll, "run", "-n", 2, "--codec", "lossless", "--trace", "trace", EXAMPLES / "traced.py")

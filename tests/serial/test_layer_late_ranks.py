@@ -51,7 +51,7 @@ CALLS = ["Iallgather", "Ialltoallv", "Irecv", "Isendrecv", "Allgather_init", "Al
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.exhaustive(but=2)
+@pytest.mark.exhaustive(but=1)
 def test_a_request_that_waits_in_vain(name):
     environment = {**os.environ, "COMPCOLL_TIMEOUT": "0.5"}
     command = [launch.find_mpiexec(), "-n", "2", sys.executable, "-c", PROGRAM, name]

@@ -145,7 +145,7 @@ def test_mpi_ends_after_a_request_was_freed(build):
 
 
 @pytest.mark.parametrize("how", ["dup", "split", "cart"])
-@pytest.mark.exhaustive(but=1)
+@pytest.mark.exhaustive
 def test_communicators_inherit_what_is_known(build, how):
     """Hundreds at once, without measuring anything for each of them."""
     program = build("duplicates.c", C_COMPILERS["mpich"][0])
@@ -165,6 +165,7 @@ def test_a_missing_mpi4py_is_one_sentence(build, tmp_path):
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.exhaustive
 def test_a_library_that_python_calls(build):
     """Calls of a C library and of mpi4py in a Python program."""
     library = build("extension.c", C_COMPILERS["mpich"][0], "-shared", "-fPIC")
@@ -175,7 +176,7 @@ def test_a_library_that_python_calls(build):
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("mpi", C_COMPILERS)
-@pytest.mark.exhaustive(but=1)
+@pytest.mark.exhaustive
 def test_odd_arguments(build, mpi, n):
     """What ranks may describe differently, and what MPI refuses on one of them."""
     compiler, mpiexec = C_COMPILERS[mpi]

@@ -13,7 +13,7 @@ os.environ.setdefault("COMPCOLL_CODEC", "lossless")  # auto would leave all call
 
 
 def pytest_collection_modifyitems(items):
-    """A rank that waits for one that failed prints its stack after a minute."""
+    """No test may take longer than 100 s."""
     for item in items:
         if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(100))
