@@ -27,6 +27,8 @@ NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd compcoll/*/*.pxi) csrc/ex
 # In front of what starts ranks: where one of them fails, its traceback comes last.
 ENDED := python tests/run_ranks.py
 export PATH := $(abspath $(BIN)):$(PATH)
+# With it each process of a test would compile the package and the tests again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-serial test-mpi test-nodes test-mpi4py test-openmpi test-abi test-torch test-frameworks test-torch-suite test-torch-newest test-programs test-zarr test-arm64 wheel sanitize sanitize-mpi docs lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean

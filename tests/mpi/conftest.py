@@ -26,10 +26,11 @@ atexit.register(_FOLDER.cleanup)
 EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
 ON_MPICH = MPI.get_vendor()[0] == "MPICH"
 #: Files that a sample leaves out: on more than two ranks of MPICH, those whose tests say there what they say
-#: on two, and on three the trials, which CI runs on two and four; on other libraries, those of what stands above MPI.
+#: on two, and on three some that CI runs on two and four; on other libraries, those of what stands above MPI.
+ON_THREE = "checkpoint|objects|policy_auto|" * (MPI.COMM_WORLD.size == 3)
 LEFT_OUT = re.compile(
-    f"{'policy_auto|' * (MPI.COMM_WORLD.size == 3)}benchmarks_demo|buffers|codecs_shapes|datatypes|delta|devices_(?!operations).*|engine_damage|layer"
-    "|layer_(arguments|first_messages|small_calls)|summary"
+    f"{ON_THREE}benchmarks_demo|buffers|codecs_shapes|datatypes|delta|devices_(?!operations).*|engine_damage"
+    "|layer|layer_(arguments|first_messages|small_calls)|summary"
     if ON_MPICH
     else "benchmarks_.*|codecs_.*|devices_(chunks|order|repeats|schedules)|engine_damage|policy_auto"
 )

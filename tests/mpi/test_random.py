@@ -40,6 +40,7 @@ def test_programs_with_an_interrupt(comm, capfd, monkeypatch):
 
 @pytest.mark.timeout(200)
 @pytest.mark.filterwarnings("ignore:the 'buf' argument is deprecated:UserWarning")
+@pytest.mark.exhaustive
 def test_programs_with_memory_of_gpus(comm, device, capfd, monkeypatch):
     if comm.size > 3 or ON_OPEN_MPI:
         pytest.skip("tried on up to 3 ranks of MPICH")
