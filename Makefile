@@ -24,10 +24,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp csrc/cpu/zfp/*.h csrc/cpu/zfp/*.cpp csrc/engine/*.h csrc/engine/*.cpp csrc/layer/*.h csrc/layer/*.cpp csrc/preload/*.cpp)
 NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd compcoll/*/*.pxi) csrc/exports.map compcoll/operations.py setup.py $(CSRC)
-# In front of what starts ranks: where one of them fails, its traceback comes last.
+# Stands before a command that starts ranks; if a rank fails, prints its traceback last.
 ENDED := python tests/run_ranks.py
 export PATH := $(abspath $(BIN)):$(PATH)
-# With it each process of a test would compile the package and the tests again.
+# Compiled modules are kept, even if the environment says otherwise: tests start hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:

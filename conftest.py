@@ -113,7 +113,6 @@ class Job:
         capture = config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
             self.stderr = os.fdopen(os.dup(2), "w")
-        self.main = threading.get_ident()
         threading.Thread(target=self.watch, name="ranks", daemon=True).start()
 
     # -- the watching thread
@@ -144,7 +143,7 @@ class Job:
         """The stacks of this rank's threads, the main thread's last, without pytest's frames."""
         frames = sys._current_frames()
         frames.pop(threading.get_ident(), None)
-        main = frames.pop(self.main, None)
+        main = frames.pop(threading.main_thread().ident, None)
         return "".join(map(stack, [*frames.values(), main] if main else frames.values()))
 
     # -- pytest's hooks

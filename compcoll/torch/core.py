@@ -44,7 +44,7 @@ __all__ = ["Core", "at_exit", "end_job"]
 _FEWEST, _MOST, _MOST_NBYTES = 2, 32, 8 << 20
 #: Seconds for ranks that give up a call to hear of each other.
 _GRACE = 1.0
-#: Seconds under torchrun and its like, in which the process of a rank that raised has to end.
+#: Seconds in which the process of a rank that raised has to end, under torchrun and its like.
 _LAST = 3.0
 #: Of a store whose process has ended, or where there is none any more.
 _STORE_ERRORS = RuntimeError, IndexError

@@ -28,7 +28,7 @@ def test_messages_of_the_preloaded_library_are_explained():
 
 
 def test_ci_begins_with_the_commands_of_the_readme():
-    """As they stand: before them no variable is set that make reads."""
+    """README's commands are the first steps of .ci/run; before them no variable is set that make reads."""
     commands = COMMAND.findall((ROOT / "README.md").read_text())
     assert commands == ["make demo", "make test"]
     text = (ROOT / ".ci/run").read_text()

@@ -247,7 +247,7 @@ model(torch.randn(8, 256)).square().mean().backward()
 
 @pytest.mark.parametrize("page", ["README.md", "docs/torch.md"])
 def test_what_a_page_shows_compresses_gradients(tmp_path, marked, page):  # noqa: F811
-    """With the page's snippet as it stands, the gradients of a step of DDP are compressed between nodes."""
+    """Gradients of a step of DDP are compressed between nodes by the page's snippet as it stands."""
     text = (Path(__file__).parents[2] / page).read_text()
     shown = next(code for code in re.findall("```python\n(.*?)```", text, re.DOTALL) if "set_policy" in code)
     program = tmp_path / "train.py"
