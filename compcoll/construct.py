@@ -70,14 +70,15 @@ def construct(
         error, agreed = problem, f"{type(problem).__name__}: {problem}"
     _meet(plain, seconds)
     mine = survey(plain, threads, nodes, shares) if known is None else None
-    everyone = plain.allgather((agreed, mine, hooks.watched, _RANDOM.getrandbits(64)))
+    words = repr(agreed).encode()
+    found = None if itself else _engine.find_duplicate(plain, words)
+    handle, key = found or (None, None)  # a duplicate may be in an error state on some ranks alone
+    everyone = plain.allgather((agreed, mine, hooks.watched, key, _RANDOM.getrandbits(64)))
     if error is not None:
         raise error
     check_same([theirs for theirs, *_ in everyone], plain.rank)
-    words = repr(agreed).encode()
-    handle = None if itself else _engine.find_duplicate(plain, words)
-    if handle is not None:
-        return int(handle)
+    if handle is not None and all(theirs == key for *_, theirs, _ in everyone):
+        return int(_engine.share_duplicate(handle))
     facts = [one for _, one, *_ in everyone] if known is None else known.everyone
     settings = (policy, bool(strict), bool(owner_exact), asked)
     marked = Marked(settings, facts, plain.rank, everyone[0][-1])
@@ -89,7 +90,7 @@ def construct(
             alone = plain.Dup()
             handover.check(alone)
         alone.Free()
-    return _mark(plain, marked, words, min(level for _, _, level, _ in everyone), itself)
+    return _mark(plain, marked, words, min(level for _, _, level, *_ in everyone), itself)
 
 
 def _mark(plain: MPI.Intracomm, marked: Marked, words: bytes, watched: int, itself: bool) -> int:

@@ -78,6 +78,8 @@ cdef extern from "engine/coding.h" namespace "compcoll::engine" nogil:
         MEMORY
         BASE
         DEVICE
+        MESSAGES
+        REFUSED
     cdef cppclass Error:
         Problem problem
         int64_t status

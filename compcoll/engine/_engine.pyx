@@ -187,9 +187,16 @@ cdef class Running:
 cdef problem_of(const Error* error):
     """The exception for an error of the engine."""
     header = error.header
+    if error.problem == Problem.MESSAGES:
+        return MismatchError(
+            f"another rank sends {'more' if error.status else 'fewer'} chunks than this one expects: the ranks' "
+            "counts or types differ"
+        )
+    if error.problem == Problem.REFUSED:
+        return MismatchError("another rank has given up this call: the ranks' counts or types differ")
     if error.problem == Problem.MISMATCH:
         came, expected = dtypes.dtype_of(header.dtype), dtypes.dtype_of(error.expected_dtype)
-        return FrameError(
+        return MismatchError(
             f"a frame of {header.size()} {came} came for a block of {error.expected} {expected}: the ranks' "
             "counts or types differ"
         )

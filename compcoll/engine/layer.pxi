@@ -121,10 +121,10 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
         CCallTags tags
         Settings settings
         shared_ptr[CNotices] notices
+        int users
         cbool broken()
         string why_broken()
         void forget()
-        void decline_all()
         void renew(const Settings&)
     CComm* c_find "compcoll::layer::find"(Word)
     shared_ptr[CComm] find_by(uint64_t)
@@ -591,10 +591,16 @@ def duplicate(comm, tuple settings, uint64_t key, side, bytes words):
 
 
 def find_duplicate(comm, bytes words):
-    """The handle of a duplicate with the same words, with one user more; None where there is none."""
+    """The handle and the key of a duplicate with the same words, in no error state; or None."""
     cdef string told = words
     cdef CComm* found = c_find_duplicate(handle(comm), told)
-    return None if found == NULL else found.handle
+    return None if found == NULL else (found.handle, found.origin.get().key)
+
+
+def share_duplicate(Word own):
+    """Give a duplicate that was found one user more; its handle."""
+    c_find(own).users += 1
+    return own
 
 
 def duplicates_of(comm) -> list:

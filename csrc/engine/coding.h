@@ -21,6 +21,7 @@ struct Frame {
   bool settled = false;  // its values stand already where encoding was asked to put them
   Gpu* gpu = nullptr;  // that it lies on
   bool lent = false;  // by another process
+  uint64_t came = 0;  // bytes of the message in which it came
   bool checked = true;  // whether it gets a checksum: memory that processes share is no wire
 
   bool poisoned() const { return !nbytes; }
@@ -42,6 +43,8 @@ enum class Problem : int32_t {
   INTERRUPTED,
   BASE,
   DEVICE,
+  MESSAGES,  // another rank has sent more or fewer of them than this one expects
+  REFUSED,  // another rank has ended the call, as messages did not go together there
 };
 
 struct Error {

@@ -132,8 +132,9 @@ void DeviceWork::fetch_frame(Machine* machine, int64_t nbytes) {
     to = machine->header = pinned().get(n);
   } else {
     frame.memory = nullptr;
-    to = pinned().get(n);
-    frame.memory = to, frame.room = n, frame.allocator = &pinned();
+    frame.room = n + MORE_NBYTES;
+    frame.memory = to = pinned().get(frame.room);
+    frame.allocator = &pinned();
   }
   within_->enter(gpu);
   gpu.to_host(to, from, n, launch.lane->stream);

@@ -9,6 +9,9 @@ namespace engine {
 constexpr uint64_t HEADER_NBYTES = 80;
 // Room behind the raw size in an encoder's output, for streams that end past it and are then dropped.
 constexpr uint64_t SLACK = 64;
+// A byte behind a frame on the wire says that the sender has more messages for the receiver in the same call.
+// Its value means nothing.
+constexpr uint64_t MORE_NBYTES = 1;
 
 struct Header {
   uint64_t codec;  // its name's eight bytes

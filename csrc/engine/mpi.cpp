@@ -41,14 +41,23 @@ class MpiWire : public Wire {
   uint64_t under_way() const override { return requests_.size(); }
 
   // MPI_Testsome without requests returns at once; a probe does not, and takes nothing.
-  void progress() override {
+  void progress() override { probe(0, 0); }
+
+  void refuse(int peer, int tag) override {
+    static const uint8_t nothing = 0;
+    send(-1, &nothing, 0, peer, tag);
+  }
+  bool is_refused(int tag) override { return probe(mpi_.any_source, tag); }
+
+ private:
+  bool probe(int source, int tag) {
     using Iprobe = int (*)(int, int, Handle, int*, void*);
     int flag = 0;
     statuses_.resize(mpi_.status_nbytes);
-    reinterpret_cast<Iprobe>(mpi_.iprobe)(0, 0, comm_, &flag, statuses_.data());
+    const int error = reinterpret_cast<Iprobe>(mpi_.iprobe)(source, tag, comm_, &flag, statuses_.data());
+    return !error && flag;
   }
 
- private:
   template <class Pointer>
   int begin(void* function, int32_t op, Pointer data, uint64_t nbytes, int peer, int tag) {
     using Begin = int (*)(Pointer, int, Handle, int, int, Handle, Handle*);

@@ -14,7 +14,7 @@ struct Library {
   void *isend, *irecv, *testsome, *test, *iprobe, *get_count, *grequest_complete;
   uint32_t handle_nbytes, status_nbytes, status_error_offset;
   uint64_t byte, request_null;  // handles
-  int undefined, in_status;  // MPI_UNDEFINED, MPI_ERR_IN_STATUS
+  int undefined, in_status, any_source;  // MPI_UNDEFINED, MPI_ERR_IN_STATUS, MPI_ANY_SOURCE
 };
 
 // A wire over a communicator, in which errors are returned.

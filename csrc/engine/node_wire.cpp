@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "clock.h"
+#include "frame.h"
 
 namespace compcoll {
 namespace engine {
@@ -20,7 +21,7 @@ class NodeWire : public Wire {
     if (!lends(peer)) return wire_->send(op, data, nbytes, peer, tag);
     uint8_t* copy = nullptr;
     if (!post(data, nbytes, peer, tag)) {
-      copy = memory_.get(nbytes);
+      copy = memory_.get(nbytes + MORE_NBYTES);  // which its receiver may send on
       memcpy(copy, data, nbytes);
       data = copy;
       post(copy, nbytes, peer, tag);
@@ -62,6 +63,8 @@ class NodeWire : public Wire {
   bool lends(int peer) const override { return neighbours_->tokens[peer]; }
   Allocator* allocator() const override { return &memory_; }
   void release(const uint8_t* frame) override { SharedMemory::release(frame); }
+  void refuse(int peer, int tag) override { wire_->refuse(peer, tag); }
+  bool is_refused(int tag) override { return wire_->is_refused(tag); }
 
  private:
   struct PendingSend {
@@ -95,7 +98,7 @@ class NodeWire : public Wire {
         sends_[kept++] = send;
         continue;
       }
-      if (send.copy) memory_.put(send.copy, send.nbytes);
+      if (send.copy) memory_.put(send.copy, send.nbytes + MORE_NBYTES);
       done->push_back({send.op, 0, int64_t(send.nbytes), nullptr});
     }
     sends_.resize(kept);

@@ -1,8 +1,11 @@
 #include "run.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <set>
 
 #include "clock.h"
 #include "dense.h"
@@ -18,6 +21,8 @@ constexpr double poll_seconds = 4e-6;
 constexpr double device_seconds = 1e-5;
 // For how long a run that is announced encodes before the caller goes on.
 constexpr double announcing = 5e-4;
+// Between two looks, where nothing arrives, whether another rank has given up.
+constexpr double refusal_seconds = 1e-3;
 // Results of so many bytes and more are written past the cache.
 constexpr uint64_t past_cache_nbytes = 4 << 20;
 
@@ -95,6 +100,8 @@ bool Run::step() {
 // What may be sent is announced before MPI progresses: else the peer's message goes first, and its answer
 // behind that.
 bool Run::progress() {
+  if (misfit_ && !broken_) refuse();
+  if (broken_) return false;
   bool moved = post();
   if (device_ && step_device(device_work_, true)) moved = true;
   int32_t op = take(work_, workers_ ? workers_->idle() : 0);
@@ -130,7 +137,7 @@ bool Run::work() {
 
 bool Run::done() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return !remaining_;
+  return !remaining_ && (!misfit_ || tags_.refusal < 0);  // the others have to learn of it
 }
 
 // A worker that is done with something ends it earlier.
@@ -143,7 +150,13 @@ void Run::rest(double seconds) {
 
 void Run::fail(const Error& error) {
   std::lock_guard<std::mutex> lock(mutex_);
+  note(error);
+}
+
+// With the lock.
+void Run::note(const Error& error) {
   if (!error_) error_ = error;
+  if (error.problem == Problem::MISMATCH || error.problem == Problem::MESSAGES) misfit_ = true;
   failed_ = true;
 }
 
@@ -154,13 +167,53 @@ void Run::fail(Problem problem, int64_t status) {
   fail(error);
 }
 
-// The earliest one, where there are more than so many.
+// The earliest one, where there are more than so many. `finish` ends it.
 int32_t Run::take(Ready& ready, size_t more_than) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (ready.size() <= more_than) return NONE;
+  if (ready.size() <= more_than || broken_) return NONE;
   int32_t op = ready.top();
   ready.pop();
+  busy_++;
   return op;
+}
+
+void Run::give_up() {
+  std::lock_guard<std::mutex> alone(stepping_);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    broken_ = true;
+  }
+  for (; busy_; sched_yield())
+    if (device_) step_device(device_work_, true);
+}
+
+// Messages do not go together: those that other ranks wait for may never come, nor be received.
+void Run::refuse() {
+  if (tags_.refusal < 0) return;
+  std::set<int32_t> peers;
+  for (const Op& op : schedule_->ops)
+    if (is_message(op)) peers.insert(op.peer);
+  for (int32_t peer : peers) wire_->refuse(peer, tags_.refusal);
+  broken_ = true;
+}
+
+void Run::look_for_refusal() {
+  if (tags_.refusal < 0 || last_poll_ - looked_ < refusal_seconds) return;
+  if (looked_ && wire_->is_refused(tags_.refusal)) {
+    fail(Problem::REFUSED);
+    refuse();
+  }
+  looked_ = last_poll_;
+}
+
+// The error of a message that is not its sender's last one, or should not be.
+Error Run::check_end(int32_t op) const {
+  Error error;
+  const Frame& frame = frames_[schedule_->ops[op].frame];
+  const bool more = frame.came > frame.nbytes;
+  if (tags_.refusal >= 0 && more == schedule_->ends[op]) error.problem = Problem::MESSAGES;
+  error.status = more;
+  return error;
 }
 
 // -- messages
@@ -188,7 +241,10 @@ bool Run::begin_send(int32_t op) {
     stats_.raw_nbytes += frame.poisoned() ? 0 : frame.header.nbytes();
     stats_.wire_nbytes += frame.nbytes;
   }
-  int status = wire_->send(op, frame.memory, frame.nbytes, send.peer, tags_.first + send.tag % tags_.n);
+  static const uint8_t nothing = 0;
+  const uint8_t* memory = frame.poisoned() ? &nothing : frame.memory;
+  const uint64_t nbytes = frame.nbytes + (tags_.refusal < 0 || schedule_->ends[op] ? 0 : MORE_NBYTES);
+  int status = wire_->send(op, memory, nbytes, send.peer, tags_.first + send.tag % tags_.n);
   if (status) fail(Problem::MPI, status);
   return !status;
 }
@@ -197,7 +253,7 @@ bool Run::begin_send(int32_t op) {
 uint64_t Run::room(const Op& recv) const {
   // Frames of 16-bit floats may come as those of their sums.
   uint64_t each = itemsize(coding_.dtype);
-  return HEADER_NBYTES + schedule_->blocks[recv.block].most * (each > 4 ? each : 4);
+  return HEADER_NBYTES + schedule_->blocks[recv.block].most * (each > 4 ? each : 4) + MORE_NBYTES;
 }
 
 bool Run::begin_recv(int32_t op) {
@@ -230,6 +286,7 @@ bool Run::poll() {
     broken_ = true;
   }
   for (const Done& done : arrivals_) arrived(done);
+  if (arrivals_.empty()) look_for_refusal();
   return !arrivals_.empty();
 }
 
@@ -245,15 +302,20 @@ void Run::arrived(const Done& done) {
       frame.memory = const_cast<uint8_t*>(done.frame);
       frame.lent = true;
     }
-    if (frame.gpu && done.nbytes) {  // which knows what its header says
+    frame.came = uint64_t(done.nbytes);
+    const bool poisoned = frame.came <= (tags_.refusal < 0 ? 0 : MORE_NBYTES);
+    if (frame.gpu && !poisoned) {  // which knows what its header says
       frame.nbytes = done.nbytes;
       std::lock_guard<std::mutex> lock(mutex_);
       device_work_.push(done.op);
       return;
     }
     if (recv_hook.arrived && frame.memory) recv_hook.arrived(recv_hook.context, frame.memory, done.nbytes);
-    error = coder_.received(frame.memory, done.nbytes, &frame);
+    error = coder_.received(frame.memory, poisoned ? 0 : frame.came, &frame);
+    if (!error) error = check_end(done.op);
   }
+  // A message that is too long for its receiver, who has room for it.
+  if (done.error && op.kind == RECV && frames_[op.frame].room) misfit_ = true;
   if (error) fail(error);
   finish(done.op, {});
 }
@@ -268,6 +330,7 @@ void Run::execute(int32_t op) {
   } catch (const std::bad_alloc&) { outcome.error.problem = Problem::MEMORY; }
   outcome.seconds = now() - start;
   finish(op, outcome);
+  busy_--;
 }
 
 Error Run::perform(const Op& op) {
@@ -404,10 +467,7 @@ BlockRef Run::place(int32_t index, const Frame& frame) const {
 void Run::finish(int32_t op, const Outcome& outcome) {
   std::lock_guard<std::mutex> lock(mutex_);
   const Op& done = schedule_->ops[op];
-  if (outcome.error) {
-    if (!error_) error_ = outcome.error;
-    failed_ = true;
-  }
+  if (outcome.error) note(outcome.error);
   note(done, outcome);
   release(done);
   for (const int32_t* later = schedule_->successors_begin(op); later != schedule_->successors_end(op);

@@ -32,8 +32,9 @@ struct Stats {
   uint64_t dimensions[4] = {};                      // and by the number of dimensions of their blocks
 };
 
-// Tags of a call: `n` of them from `first` on, used again in turn.
-struct Tags { int first, n; };
+// Tags of a call: `n` of them from `first` on, used again in turn; and the one of the communicator by which
+// ranks give up calls that do not go together, without which they do not look at that.
+struct Tags { int first, n, refusal = -1; };
 
 // For tests: sees, and may change, every message that arrives.
 struct RecvHook {
@@ -58,6 +59,8 @@ class Run : public Task {
   bool step() override;
   bool done() override;
   bool broken() const override { return broken_; }
+  // Begins nothing any more, and leaves the caller's memory alone from now on.
+  void give_up();
   bool is_long() const override { return schedule_->coded * itemsize(coding_.dtype) > long_nbytes; }
   void rest(double seconds) override;
   void waited(double seconds) override { stats_.wait_seconds += seconds; }
@@ -101,6 +104,9 @@ class Run : public Task {
   bool on_device(int32_t block) const { return gpu_of(schedule_->blocks[block]); }
   bool needs_device(const Op& op) const;
   void fail(Problem problem, int64_t status = 0);
+  Error check_end(int32_t op) const;
+  void refuse();
+  void look_for_refusal();
   Error perform(const Op& op);
   Error write_decoded(const Op& op);
   Error encode(const Op& op);
@@ -108,6 +114,7 @@ class Run : public Task {
   double copy(const Span& block, const Span& into);
   void finish(int32_t op, const Outcome& outcome);
   void note(const Op& op, const Outcome& outcome);
+  void note(const Error& error);
   void make_ready(int32_t op);
   void release(const Op& op);
   void drop(int32_t frame);
@@ -136,7 +143,10 @@ class Run : public Task {
   // Each is written by one operation at a time.
   std::vector<Frame> frames_;
   std::vector<double> errors_;  // largest absolute error of each block's values
-  std::atomic<bool> failed_{false};
+  // Whether any operation has failed; whether messages do not go together with another rank's; whether the
+  // run has ended before its time.
+  std::atomic<bool> failed_{false}, misfit_{false}, broken_{false};
+  std::atomic<int> busy_{0};  // operations that threads are at
 
   std::mutex mutex_;  // of everything below but what only `step` uses
   std::condition_variable changed_;
@@ -152,8 +162,7 @@ class Run : public Task {
   std::vector<Done> arrivals_;
   std::vector<DeviceDone> completed_;
   std::atomic<bool> is_on_device_{false};
-  double last_poll_ = 0;
-  bool broken_ = false;  // MPI has failed in a way that says nothing about single messages
+  double last_poll_ = 0, looked_ = 0;
 };
 
 }  // namespace engine

@@ -23,6 +23,7 @@ bool Run::step_device(Ready& ready, bool polls) {
       }
     } catch (const std::bad_alloc&) { nothing_left.error.problem = Problem::MEMORY; }
     finish(op, nothing_left);
+    busy_--;
   }
   if (!n_begun && !(polls && device_->under_way())) return moved;
   completed_.clear();
@@ -117,9 +118,11 @@ void Run::completed(const DeviceDone& done) {
         break;
       case COPY:
       case ROUND: errors_[op.into] = error_of(op.block) + done.bound; break;
+      case RECV: outcome.error = check_end(done.op); break;
       default: break;
     }
   finish(done.op, outcome);
+  busy_--;
 }
 
 Gpu* Run::gpu_of(const BlockRef& block) const {

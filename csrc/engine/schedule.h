@@ -2,6 +2,7 @@
 // makes it, says what the operations do.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -52,6 +53,8 @@ struct Schedule {
   std::vector<int32_t> successors;
   std::vector<Scratch> scratch;
   int32_t rank, size, n_buffers, n_frames, n_tags;
+  // Messages behind which none comes to, or from, the same rank, by tags and in their order.
+  std::vector<bool> ends;
   // Operations that use a frame or scratch memory, which goes back to the pool behind the last one.
   std::vector<int32_t> frame_users, scratch_users;
   std::vector<bool> near;  // frames that are sent to ranks of the same node
@@ -79,8 +82,20 @@ struct Schedule {
         if (block != NONE && blocks[block].buffer >= n_buffers)
           scratch_users[blocks[block].buffer - n_buffers]++;
     }
+    find_ends();
     find_final();
     find_sources();
+  }
+
+  void find_ends() {
+    std::map<std::pair<int32_t, int32_t>, size_t> found;  // by kind and rank
+    for (size_t i = 0; i < ops.size(); i++) {
+      if (ops[i].kind != SEND && ops[i].kind != RECV) continue;
+      size_t& end = found.try_emplace({ops[i].kind, ops[i].peer}, i).first->second;
+      if (ops[i].tag >= ops[end].tag) end = i;
+    }
+    ends.assign(ops.size(), false);
+    for (const auto& [key, end] : found) ends[end] = true;
   }
 
   void find_final() {

@@ -24,8 +24,11 @@ class TaskGroup : public Task {
   bool done() override {
     return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->done(); });
   }
+  // The others end first: MPI may be writing to the caller's memory.
   bool broken() const override {
-    return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->broken(); });
+    const auto ended = [](const auto& part) { return part->broken() || part->done(); };
+    return std::all_of(parts_.begin(), parts_.end(), ended) &&
+           std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->broken(); });
   }
   bool is_long() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->is_long(); });

@@ -32,6 +32,10 @@ class Wire {
   virtual bool lends(int) const { return false; }
   virtual Allocator* allocator() const { return nullptr; }
   virtual void release(const uint8_t*) {}
+  // Tells a rank under a tag of its own that this one has given up messages between both; and whether any
+  // rank has told this one, which later wires of the communicator learn, too.
+  virtual void refuse(int, int) {}
+  virtual bool is_refused(int) { return false; }
 };
 
 }  // namespace engine

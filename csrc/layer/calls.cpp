@@ -78,7 +78,7 @@ std::shared_ptr<Entry> prepare(const Call& call, const Arguments& arguments, Des
   describe(about->received, &about->recv);
   about->in_place = arguments.sides[send_side].in_place && call.op().send_many;
   if (!ask_python([about](const Python& python) { python.prepare(about); })) return nullptr;
-  if (about->idle) call.comm.decline_all();
+  if (about->idle) call.comm.note_idle();
   return about->entry;
 }
 
@@ -167,7 +167,7 @@ int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Argume
   work->staged = staged;
   const bool alone = pairs && call.form == blocking;
   const int first = alone ? comm.tags.pairwise() : comm.tags.next(call.form == blocking ? nullptr : work);
-  const Work::Lane lane = {comm.frames->handle(), first, comm.tags.n(), 0};
+  const Work::Lane lane = {comm.frames->handle(), first, comm.tags.n(), comm.tags.refusal(), 0};
   if (int error = work->begin(bases, call.gpus, lane, call.marks)) return failed(call, error);
   if (poisoned) work->poison(poisoned);
   if (call.form == blocking) return failed(call, work->wait());
@@ -363,13 +363,14 @@ bool serve(Call& call, int* error) {
     return true;
   }
   const uint64_t nbytes = message_nbytes(call), limit = comm.limit.load(std::memory_order_relaxed);
-  if (nbytes < limit && (limit == never || !is_everybodys(call))) {
+  const bool leaves_all = comm.size == 1 || comm.settings.min_nbytes == never;  // as all ranks know
+  if (nbytes < limit && (leaves_all || !is_everybodys(call))) {
     comm.last.note_small(call.name);
     return false;
   }
   if ((*error = failed(call, find_devices(&call)))) return true;
   bool served = false;
-  if (comm.size == 1 || comm.settings.min_nbytes == never) {
+  if (leaves_all) {
     comm.last.note_small(call.name);
   } else if (nbytes && nbytes >= comm.settings.min_nbytes) {
     served = serve_large(call, nbytes, error);

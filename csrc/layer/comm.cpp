@@ -151,7 +151,7 @@ std::atomic<bool> looks_at_all{false};
 
 void Comm::set_limit() {
   bool looks = looks_at_all || recorder.on() || broken_;
-  limit = looks ? 0 : size == 1 ? never : settings.min_nbytes;
+  limit = looks ? 0 : size == 1 || idle_ ? never : settings.min_nbytes;
 }
 
 size_t Comm::Hash::operator()(const std::vector<int64_t>& key) const {
@@ -316,9 +316,7 @@ Comm* find_duplicate(Word handle, const std::string& words) {
   handle = library().handle_of(handle);
   std::lock_guard<std::mutex> lock(registry().mutex);
   for (auto& [number, comm] : registry().comms) {
-    if (comm->made_of != handle || comm->words != words || comm->broken()) continue;
-    comm->users++;
-    return comm.get();
+    if (comm->made_of == handle && comm->words == words && !comm->broken()) return comm.get();
   }
   return nullptr;
 }

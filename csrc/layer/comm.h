@@ -64,12 +64,14 @@ class Comm : public std::enable_shared_from_this<Comm> {
   // Other settings from now on.
   void renew(const Settings& other) {
     settings = other;
+    idle_ = false;
     set_limit();
     forget();
   }
-  // All calls are MPI's from now on.
-  void decline_all() {
-    settings.min_nbytes = never;
+  // This rank has learned that no call is ever compressed here, which others may never ask: its calls take
+  // the short way from now on, but for what all ranks do in them, such as taking tags.
+  void note_idle() {
+    idle_ = true;
     set_limit();
   }
 
@@ -109,7 +111,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   struct Hash { size_t operator()(const std::vector<int64_t>& key) const; };
   std::mutex mutex_;
   std::unordered_map<std::vector<int64_t>, std::shared_ptr<Entry>, Hash> calls_;
-  std::atomic<bool> broken_{false};
+  std::atomic<bool> broken_{false}, idle_{false};
   std::atomic<uint64_t> gpus_[COMPLEX128 + 1] = {};  // with kernels for a type, a bit each
   std::string why_broken_;
 };
@@ -162,7 +164,7 @@ Comm* mark(Word handle, const Settings& settings, std::shared_ptr<const Origin> 
 int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin, std::string words,
               Comm** made);
 
-// A duplicate of a communicator with these settings, with one user more; null where there is none.
+// A duplicate of a communicator with these settings that is in no error state; null where there is none.
 Comm* find_duplicate(Word handle, const std::string& words);
 
 // The numbers of all duplicates of a communicator.

@@ -55,7 +55,7 @@ const engine::Library& engine_library() {
     made.handle_nbytes = mpi.handle_nbytes(), made.status_nbytes = mpi.status_nbytes;
     made.status_error_offset = mpi.status_error_offset;
     made.byte = mpi.byte, made.request_null = mpi.request_null;
-    made.undefined = mpi.undefined, made.in_status = mpi.in_status;
+    made.undefined = mpi.undefined, made.in_status = mpi.in_status, made.any_source = mpi.any_source;
     return made;
   }();
   return found;

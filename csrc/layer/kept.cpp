@@ -101,7 +101,7 @@ class KeptCall : public Prepared {
     }
     if (entry_) {
       const Work::Lane lane = {place_->comm->handle(), place_->first, std::min(place_->n, comm_->tags.n()),
-                               place_->key()};
+                               place_->refusal(), place_->key()};
       if (int error = work->begin(bases_, gpus_, lane, marks, last_)) return raise(comm_->handle, error);
       if (poisoned_) work->poison(poisoned_);
     }

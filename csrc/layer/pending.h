@@ -54,6 +54,9 @@ class Pending : public std::enable_shared_from_this<Pending> {
   virtual int conclude() = 0;
   // Why there is none; 0 where there is.
   virtual int problem() { return 0; }
+  // The error of one that has ended before its time, which leaves the caller's memory alone from now on; 0
+  // where there is none beside that.
+  virtual int failure() { return 0; }
   // It has not ended as it should: MPI may still write to what it refers to.
   void abandon();
 

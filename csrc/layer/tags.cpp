@@ -115,8 +115,8 @@ std::shared_ptr<KeptTags::Place> KeptTags::take(Word comm) {
   Shared* shared = with_room(comm);
   if (!shared) return nullptr;
   auto place = std::make_shared<Place>();
-  place->n = library().largest_tag / places;
-  place->first = shared->given++ * place->n;
+  place->n = library().largest_tag / places - 1;
+  place->first = shared->given++ * (place->n + 1);
   place->comm = shared->comm, place->used = shared->used, place->index = shared->index;
   ++*place->used;
   return place;

@@ -42,9 +42,11 @@ class CallTags {
   // Tags of each call, and the first ones of calls that only some ranks count, which are always the same.
   int n() const { return n_; }
   int pairwise() const { return first_ + turns_ * n_; }
+  // By which ranks give up calls that do not go together.
+  int refusal() const { return check_ - 2; }
   // Those of messages, and the one of their notices.
   int first_of_messages() const { return first_ + (turns_ + 1) * n_; }
-  int n_of_messages() const { return notice() - first_of_messages(); }
+  int n_of_messages() const { return refusal() - first_of_messages(); }
   int notice() const { return check_ - 1; }
   // The first tag of a call; `pending` may return before its end.
   int next(const std::shared_ptr<Pending>& pending);
@@ -66,6 +68,7 @@ class KeptTags {
     std::shared_ptr<PrivateComm> comm;
     std::shared_ptr<std::atomic<int>> used;  // places in use of that communicator
     int first, n, index;  // the latter that of the communicator
+    int refusal() const { return first + n; }
     // Tells its frames in shared memory from those of other communicators.
     uint64_t key() const { return uint64_t(index + 1) * 0x9e3779b97f4a7c15; }
     Place() = default;

@@ -70,7 +70,7 @@ int Work::begin(const Word bases[2], const int gpus[2], const Lane& lane, MarksR
       }
       wire = make_node_wire(std::move(wire), near);
     }
-    const engine::Tags tags = {lane.first, lane.n};
+    const engine::Tags tags = {lane.first, lane.n, lane.refusal};
     runs_.push_back(the_engine().begin(part.schedule, part.coding, part.inside, std::move(places),
                                        std::move(wire), tags, marks, part.direct,
                                        part.differs ? last_ : nullptr));
@@ -110,6 +110,14 @@ int Work::problem() {
   abandon();
   comm->fail(std::string("calls of the ranks beside ") + operations[name].name + " did not go together");
   return check->result();
+}
+
+int Work::failure() {
+  for (const auto& run : runs_) run->give_up();
+  for (size_t i = 0; i < runs_.size(); i++)
+    if (runs_[i]->broken() && runs_[i]->error())
+      return code_of(runs_[i]->error(), entry->parts[i].kept->number());
+  return 0;
 }
 
 int Work::conclude() {

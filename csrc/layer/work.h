@@ -32,7 +32,7 @@ class Work : public Pending {
   // Where frames travel.
   struct Lane {
     Word comm;
-    int first, n;
+    int first, n, refusal;
     uint64_t key = 0;  // of the private communicator, where it is not that of all calls
   };
   // Starts the engine's part on buffers at these addresses, which may lie on GPUs; MPI's code.
@@ -60,6 +60,7 @@ class Work : public Pending {
   std::shared_ptr<engine::Task> task() override;
   void finish() override { drop_copies(); }
   int problem() override;
+  int failure() override;
   int conclude() override;
 
  private:

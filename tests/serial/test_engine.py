@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from compcoll import FrameError, codec, inspect
 from compcoll.codecs import Codec, decode
+from compcoll.core.errors import MismatchError
 from compcoll.engine import _engine
 from compcoll.engine.coding import coding
 from compcoll.frame import HEADER_NBYTES
@@ -327,7 +328,7 @@ def test_frame_of_another_size_or_type(comm):
     async def mixed(rt: Tracer, send: list, recv: list) -> None:
         await rt.decode(await rt.encode(send[0]), recv[0])
 
-    with pytest.raises(FrameError, match="a frame of 64 float32 came for a block of 32 float32"):
+    with pytest.raises(MismatchError, match="a frame of 64 float32 came for a block of 32 float32"):
         run(comm, mixed, "raw", [values], [out])
 
 
