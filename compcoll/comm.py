@@ -25,6 +25,7 @@ from compcoll.objects import ObjectCalls
 from compcoll.policy import Policy, make_policy
 from compcoll.policy.policy import below_min_nbytes
 from compcoll.report import Report, describe
+from compcoll.tracing.words import plural
 
 __all__ = ["CLASSES", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "wrap_world"]
 
@@ -470,17 +471,42 @@ def _unpickled(name: str, settings: Settings) -> Comm:
 COMM_WORLD, COMM_SELF = MPI.COMM_WORLD, MPI.COMM_SELF
 
 
-def mark_world(**settings: Any) -> None:
+def mark_world(
+    *, summary: bool | None = None, trace: str | None = None, ranks: int | None = None, **settings: Any
+) -> None:
     """Mark COMM_WORLD and COMM_SELF themselves, so that all calls on them are served; collective.
+
+    Every kind of program begins by it, as ranks of one job may run several: it makes all calls of MPI that
+    come before the program's.
 
     Parameters
     ----------
+    summary : bool, optional
+        Whether rank 0 writes a line about all calls to the standard error output when the program ends; by
+        default what ``COMPCOLL_SUMMARY`` says, else yes.
+    trace : path, optional
+        Folder of the trace; by default what ``COMPCOLL_TRACE`` says.
+    ranks : int, optional
+        How many ranks there have to be.
     **settings
         Codec, ``when``, ``min_nbytes`` and policy, as for `compcoll.Comm`.
+
+    Raises
+    ------
+    OSError, ValueError
+        On all ranks, where any cannot begin, or they have different settings.
     """
-    made = partial(
-        make_policy, None, *(settings.get(key) for key in ("codec", "when", "min_nbytes", "policy"))
-    )
+    from compcoll.tracing import recording
+
+    def made() -> Policy:
+        size = PREDEFINED["COMM_WORLD"].size
+        if ranks not in (None, size):
+            raise ValueError(f"-n {ranks}, where a launcher has started {plural(size, 'rank')} already")
+        names = ("codec", "when", "min_nbytes", "policy")
+        policy = make_policy(None, *(settings.get(name) for name in names))
+        recording.start(environment.summary() if summary is None else summary, trace)
+        return policy
+
     for comm in PREDEFINED.values():
         if not _engine.number_of(comm):
             construct(comm, made, False, False, None, itself=True)
@@ -494,17 +520,16 @@ def wrap_world(summary: bool | None = None, **settings: Any) -> None:
 
     Parameters
     ----------
-    summary : bool, optional
-        Whether rank 0 writes a line about all calls to the standard error output when the program ends; by
-        default what ``COMPCOLL_SUMMARY`` says, else yes.
-    **settings
+    summary, **settings
+        As of `mark_world`.
+
+    Raises
+    ------
+    OSError, ValueError
         As of `mark_world`.
     """
     if isinstance(MPI.COMM_WORLD, Comm):
         return
-    from compcoll.tracing import recording
-
-    recording.start(environment.summary() if summary is None else summary)
-    mark_world(**settings)
+    mark_world(summary=summary, **settings)
     for name, comm in PREDEFINED.items():
         setattr(MPI, name, _of_handle(comm.handle, None))

@@ -19,9 +19,10 @@ from compcoll.engine.start import start_engine
 from compcoll.marked import Marked
 from compcoll.policy import Policy
 from compcoll.policy.policy import check_same, fields_of
+from compcoll.preload import job_settings
 from compcoll.prepare import load_kernels, prepare, prepare_message
 
-__all__ = ["construct", "mark_group"]
+__all__ = ["construct", "mark_group", "record"]
 
 #: Source of keys: programs may seed other generators.
 _RANDOM = SystemRandom()
@@ -55,8 +56,10 @@ def construct(
     try:
         seconds = environment.timeout()
         environment.check_all()
-        policy, threads = make(), environment.threads()
-        shares, nodes = environment.shared_memory(), environment.nodes(_WORLD.Get_size())
+        threads, shares = environment.threads(), environment.shared_memory()
+        nodes = environment.nodes(_WORLD.Get_size())
+        policy = make()
+        record()
         asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
         agreed = fields_of(policy) | {
             "strict": repr(bool(strict)),
@@ -155,12 +158,24 @@ def _meet(plain: MPI.Intracomm, seconds: float) -> None:
 
 @cache
 def _begin() -> None:
-    """Have the layer decide by Python, and trace a program that makes its communicators itself as well."""
+    """Have the layer decide by Python."""
     _engine.serve_calls(prepare, prepare_message, load_kernels)
     for dtype, code in dtypes.CODES.items():
         if dtype.kind != "c":
             _engine.set_receiving(code, coding(codec("raw"), dtype))
-    if environment.trace() is not None:
+
+
+@cache
+def record() -> None:
+    """Trace a program that makes its communicators itself as well, where it is to be; local.
+
+    Raises
+    ------
+    OSError
+        Where the trace cannot be written; ranks agree on that before any goes on.
+    """
+    trace = job_settings().get("trace")
+    if trace is not None or environment.trace() is not None:
         from compcoll.tracing import recording
 
-        recording.start()
+        recording.start(trace=trace)

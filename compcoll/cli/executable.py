@@ -33,23 +33,21 @@ def find_executable(program: str) -> str | None:
     return os.path.abspath(path) if is_script or line.startswith(b"\x7fELF") else None
 
 
-def run_executable(path: str, arguments: list[str], settings: dict[str, Any], quiet: bool) -> NoReturn:
-    """Become a program of C or Fortran, with the policy of ``compcoll run``."""
-    variables = {SETTINGS: json.dumps(settings, default=lambda path: str(path.resolve()))}
-    if quiet:
-        variables["COMPCOLL_SUMMARY"] = "0"
-    _become(path, arguments, True, variables)
+def run_executable(path: str, arguments: list[str], settings: dict[str, Any]) -> NoReturn:
+    """Become a program of C or Fortran, with the settings of ``compcoll run``."""
+    _become(path, arguments, True, settings)
 
 
-def run_preloaded(arguments: list[str]) -> NoReturn:
+def run_preloaded(arguments: list[str], settings: dict[str, Any]) -> NoReturn:
     """Become this Python with the library preloaded."""
-    _become(sys.executable, arguments, False, {})
+    _become(sys.executable, arguments, False, settings)
 
 
-def _become(path: str, arguments: list[str], embeds: bool, variables: dict[str, str]) -> NoReturn:
+def _become(path: str, arguments: list[str], embeds: bool, settings: dict[str, Any]) -> NoReturn:
     sys.stdout.flush()
+    text = json.dumps(settings, default=lambda path: str(path.resolve()))
     try:
-        os.execve(path, [path, *arguments], {**os.environ, **environment(embeds), **variables})
+        os.execve(path, [path, *arguments], {**os.environ, **environment(embeds), SETTINGS: text})
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror or error}") from None
 

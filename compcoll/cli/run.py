@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import click
 
 from compcoll.cli.executable import find_executable, mpiexec_of, run_executable, run_preloaded
-from compcoll.cli.launch import become_ranks, is_launched, need_mpi, on_all, same_ranks
+from compcoll.cli.launch import become_ranks, is_launched, need_mpi
 from compcoll.cli.output import check_folder
 from compcoll.cli.spec import Size, ranks_option
 from compcoll.core import environment
@@ -33,7 +32,9 @@ from compcoll.preload import is_preloaded
 )
 @click.option("--min-nbytes", type=Size(), help="Smallest message that is compressed, such as 64K.")
 @click.option(
-    "--trace", type=click.Path(file_okay=False, path_type=Path), help="Folder for a line of each call."
+    "--trace",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder without a trace, for a line of each call.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary on exit.")
 @click.argument("program")
@@ -41,7 +42,6 @@ from compcoll.preload import is_preloaded
 def command(
     ranks: int | None,
     as_module: bool,
-    trace: Path | None,
     quiet: bool,
     program: str,
     arguments: tuple[str, ...],
@@ -57,61 +57,68 @@ def command(
     stderr.
     """
     given = {key: value for key, value in settings.items() if value is not None}
+    if "trace" in given:
+        given["trace"] = given["trace"].resolve()
     try:
         make_policy(None, given.get("codec"), *(given.get(key) for key in ("when", "min_nbytes", "policy")))
     except (OSError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
-    _check_environment(ranks, has_trace=trace is not None)
+    _check_environment(ranks, given.get("trace"))
     executable = None if as_module else find_executable(program)
     if not (as_module or executable or Path(program).exists()):
         raise click.UsageError(f"{program} does not exist; -m runs a module")
-    if trace is not None:
-        check_folder(trace, "the trace")
-        os.environ["COMPCOLL_TRACE"] = str(trace.resolve())
     words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
     words = ["run", *words, *["-m"] * as_module, *["-q"] * quiet, program, *arguments]
     if ranks is not None and not is_launched():
         become_ranks(ranks, words, mpiexec_of(executable) if executable else None)
+    if ranks is not None:
+        given["ranks"] = ranks
+    if quiet:
+        given["summary"] = False
     if executable:
-        run_executable(executable, list(arguments), given, quiet)
+        run_executable(executable, list(arguments), given)
     if not is_preloaded():
         again = ["-m", "compcoll", *words[:1], *([] if ranks is None else ["-n", str(ranks)]), *words[1:]]
-        run_preloaded(again)
+        run_preloaded(again, given)
     need_mpi()
     from compcoll.cli.program import run_as_main
 
-    if ranks is not None:
-        same_ranks(ranks)
-    _check_world()
     sys.argv[:] = [program, *arguments]
-    from compcoll.comm import wrap_world
-
     import_module("compcoll.preload.program")  # messages of C and Fortran
-    wrap_world(False if quiet else None, **given)
+    _accelerate(given)
     run_as_main(program, as_module)
 
 
-def _check_environment(ranks: int | None, has_trace: bool) -> None:
-    """ClickException where a variable of the environment is wrong."""
+def _check_environment(ranks: int | None, trace: Path | None) -> None:
+    """ClickException where a variable of the environment is wrong, or the trace cannot be written."""
     try:
         environment.check_all()
         if ranks is not None:
             environment.nodes(ranks)
-        folder = None if has_trace else environment.trace()
+        folder = environment.trace() if trace is None else trace
     except (OSError, ValueError) as error:
         raise click.UsageError(str(error)) from None
     if folder is not None:
-        check_folder(folder, "the trace of COMPCOLL_TRACE")
+        check_folder(folder, "the trace of COMPCOLL_TRACE" if trace is None else "the trace")
 
 
-def _check_world() -> None:
-    """End all ranks where a variable of the environment does not suit their number; collective."""
-    from mpi4py import MPI
+def _accelerate(settings: dict[str, Any]) -> None:
+    """Wrap the world; where ranks do not agree, or one cannot start, one says why and all exit; collective.
 
-    def check() -> None:
-        try:
-            environment.nodes(MPI.COMM_WORLD.size)
-        except ValueError as error:
-            raise click.UsageError(str(error)) from None
+    A program in C or Fortran, which other ranks may run, makes the same calls of MPI and no others.
+    """
+    from compcoll.comm import PREDEFINED, wrap_world
+    from compcoll.tracing import recording
 
-    on_all(MPI.COMM_WORLD, check)
+    try:
+        wrap_world(**settings)
+    except TimeoutError as error:  # of this rank alone
+        recording.fail(error)
+        raise click.ClickException(str(error)) from None
+    except (OSError, ValueError) as error:
+        recording.stop()
+        world = PREDEFINED["COMM_WORLD"]
+        if world.rank == 0:
+            click.ClickException(str(error)).show()
+        world.Barrier()  # the first rank that ends may end them all
+        raise SystemExit(1) from None

@@ -267,6 +267,7 @@ cdef extern from "layer/interpreter.h" namespace "compcoll::layer" nogil:
     void c_end_layer "compcoll::layer::end_layer"()
     void c_set_begin "compcoll::layer::set_begin"(int (*)() noexcept)
     void c_begin_for_program "compcoll::layer::begin_for_program"(int)
+    const string& c_job_settings "compcoll::layer::job_settings"()
 
 cdef extern from * nogil:
     """
@@ -1190,6 +1191,11 @@ def set_begin(begin):
 def begin_for_program(int level):
     """Let a program that this interpreter is to run begin MPI once more, and tell it a level of threads."""
     c_begin_for_program(level)
+
+
+def job_settings() -> str:
+    """Settings of ``compcoll run`` that this process had in its environment before MPI began, else empty."""
+    return c_job_settings().decode()
 
 
 cdef int begin_c() noexcept with gil:

@@ -313,7 +313,7 @@ def check_same(everyone: Sequence[Mapping[str, str] | str], rank: int) -> None:
     fields: list[Mapping[str, str]] = []
     for other, theirs in enumerate(everyone):
         if isinstance(theirs, str):
-            raise PolicyError(f"rank {other} has no policy: {theirs}")
+            raise PolicyError(f"rank {other} raised {theirs}")
         fields.append(theirs)
     mine = fields[rank]
     for other, theirs in enumerate(fields):

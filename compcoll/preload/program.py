@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sys
-from typing import Any
 
 import mpi4py
 
@@ -17,9 +15,8 @@ if "mpi4py.MPI" not in sys.modules:
 from mpi4py import MPI
 
 from compcoll.comm import mark_world
-from compcoll.core import environment
 from compcoll.engine import _engine
-from compcoll.preload import SETTINGS
+from compcoll.preload import job_settings
 from compcoll.tracing import recording
 
 __all__ = ["begin"]
@@ -27,9 +24,11 @@ __all__ = ["begin"]
 
 def begin() -> None:
     """Mark the communicators that the program has, with the options of ``compcoll run``."""
-    settings: dict[str, Any] = environment.read(SETTINGS, json.loads) or {}
-    recording.start(environment.summary())
-    mark_world(**settings)
+    try:
+        mark_world(**job_settings())
+    except BaseException:
+        recording.stop()
+        raise
 
 
 def _check_library() -> None:

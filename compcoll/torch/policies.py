@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from compcoll import operations
 from compcoll.codecs import Codec, codecs
+from compcoll.construct import record
 from compcoll.core import environment
 from compcoll.policy.policy import Policy, Rule, check_same, default_policy, fields_of, make_policy
 from compcoll.policy.rules import NOT_CODECS
@@ -337,6 +338,7 @@ def settled(options: Any) -> dict[str, str] | str:
     """Describe the settings that the ranks of a group must have alike, or this rank's error in words."""
     try:
         environment.check_all()
+        record()
         return _fields(_Current.policy, options)
     except (OSError, ValueError) as problem:
         return f"{type(problem).__name__}: {problem}"

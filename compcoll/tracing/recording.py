@@ -1,6 +1,6 @@
 """The recording of this process: its calls are counted, and written to a file where one is asked for.
 
-`compcoll.comm.wrap_world`, the first `Comm` of a traced program, and `compcoll.preload` start it;
+`compcoll.comm.mark_world` and the first `Comm` of a traced program start it;
 ``compcoll run`` and ``compcoll.auto`` tell it that the program has failed.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from functools import cache
+from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import Any
 
@@ -24,7 +26,7 @@ from compcoll.tracing.records import Record, Sites, Tally
 from compcoll.tracing.words import plural
 from compcoll.tracing.writer import Trace
 
-__all__ = ["Recording", "fail", "fail_on_error", "start"]
+__all__ = ["Recording", "fail", "fail_on_error", "start", "stop"]
 
 #: Seconds after which records are counted and written, however few they are.
 _SECONDS = 1.0
@@ -33,22 +35,48 @@ _WORLD = MPI.COMM_WORLD
 _recording: Recording | None = None
 
 
-def start(summary: bool = False) -> None:
-    """Record the calls of this process, where ``COMPCOLL_TRACE`` or a summary demand that; local.
+def start(summary: bool = False, trace: str | Path | None = None) -> None:
+    """Record the calls of this process, where a trace or a summary demand that; local.
 
     Parameters
     ----------
     summary : bool
         Whether rank 0 prints a summary of all ranks to stderr at the end.
+    trace : path, optional
+        Folder of the trace; by default what ``COMPCOLL_TRACE`` says.
+
+    Raises
+    ------
+    OSError
+        Where the file of this rank cannot be made, or is there already in a folder that is given.
     """
     global _recording
     if _recording is None:
-        folder = environment.trace()
-        if folder is None and not summary:
+        file = _make_file(trace)
+        if file is None and not summary:
             return
-        trace = Trace(folder, _WORLD.rank, _WORLD.size) if folder is not None else None
-        _recording = Recording(trace)
+        _recording = Recording(file)
     _recording.summary |= summary
+
+
+@cache
+def _make_file(trace: str | Path | None) -> Trace | None:
+    """Make the file of this rank; None where there is to be none, or the variable names another's folder.
+
+    All programs of a script or a restarted job have the variable, which is no reason for one to fail.
+    """
+    folder = environment.trace() if trace is None else Path(trace)
+    if folder is None:
+        return None
+    try:
+        return Trace(folder, _WORLD.rank, _WORLD.size)
+    except FileExistsError as error:
+        if trace is not None:
+            raise
+        if _WORLD.rank == 0:
+            text = f"compcoll: COMPCOLL_TRACE: {error}; this program is not traced"
+            print(text, file=sys.stderr, flush=True)
+        return None
 
 
 def fail(problem: BaseException) -> None:
@@ -59,6 +87,11 @@ def fail(problem: BaseException) -> None:
     if isinstance(problem, SystemExit) and problem.code in (None, 0):
         return
     set_abort_status(problem if isinstance(problem, (SystemExit, KeyboardInterrupt)) else 1)
+    stop()
+
+
+def stop() -> None:
+    """End the recording of a program that fails, or does not start; local."""
     if _recording is not None:
         _recording.finish(failed=True)
 

@@ -54,11 +54,25 @@ class Trace:
     folder : Path
     rank, size : int
         Of the world.
+
+    Raises
+    ------
+    FileExistsError
+        Where the folder has a file of this rank: another program's, which may still run.
+    OSError
+        Where it cannot be written.
     """
 
     def __init__(self, folder: Path, rank: int, size: int):
         self._calls = 0
-        self._file = (folder.resolve() / f"rank{rank:05d}.jsonl").open("w", encoding="utf-8")
+        self._path = folder.resolve() / f"rank{rank:05d}.jsonl"
+        try:
+            self._file = self._path.open("x", encoding="utf-8")
+        except FileExistsError:
+            raise FileExistsError(
+                f"{self._path} exists, and a folder has the trace of one program: name another folder, or "
+                "remove this one's files"
+            ) from None
         # Written with what comes first, since `sys.argv` is the program's by then.
         self._head: dict[str, Any] | None = {"trace": VERSION, "rank": rank, "size": size}
 
@@ -79,7 +93,11 @@ class Trace:
             self._write(dumps({"rows": rows}) + "\n")
 
     def close(self, failed: bool) -> None:
-        """Write the last line."""
+        """Write the last line; a program that has failed before any call leaves no file."""
+        if failed and self._head is not None:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
+            return
         self._write(dumps({"end": self._calls, "failed": failed, "at": time.perf_counter()}) + "\n")
         self._file.close()
 

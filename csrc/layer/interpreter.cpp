@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
@@ -35,9 +36,45 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
+constexpr char settings_name[] = "COMPCOLL_SETTINGS";
+const std::string settings = variable(settings_name);
+
 bool is_there(const std::string& path) { return !path.empty() && access(path.c_str(), R_OK) == 0; }
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.find_last_of('/')); }
+
+std::string file_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
+
+// LD_PRELOAD as it would be without the object that is preloaded.
+std::string other_preloads() {
+  Dl_info info;
+  const void* mark = dlsym(RTLD_DEFAULT, "compcoll_is_preloaded");
+  const std::string own = mark && dladdr(mark, &info) ? file_of(info.dli_fname) : "";
+  const std::string all = variable("LD_PRELOAD");
+  std::string others;
+  for (size_t at = 0; (at = all.find_first_not_of(": ", at)) != std::string::npos;) {
+    const size_t end = std::min(all.find_first_of(": ", at), all.size());
+    const std::string one = all.substr(at, end - at);
+    if (file_of(one) != own) others += (others.empty() ? "" : ":") + one;
+    at = end;
+  }
+  return others;
+}
+
+// Gives a variable of the environment a value, or takes it out where that is empty; in Python's copy, too.
+void set_variable(const char* name, const std::string& value) {
+  if (value.empty()) unsetenv(name);
+  else setenv(name, value.c_str(), 1);
+  if (!is_python()) return;
+  std::string digits;
+  for (const unsigned char c : value) digits += {"0123456789abcdef"[c / 16], "0123456789abcdef"[c % 16]};
+  const std::string copy = "__import__('os').environb", key = "b'" + std::string(name) + "'";
+  const std::string code = value.empty() ? copy + ".pop(" + key + ", None)"
+                                         : copy + "[" + key + "] = bytes.fromhex('" + digits + "')";
+  const int state = py<int>("PyGILState_Ensure");
+  py<int>("PyRun_SimpleString", code.c_str());
+  py("PyGILState_Release", state);
+}
 
 // The Python executable whose packages are to be used: the one that `compcoll run` names, that of the
 // installation which this library is part of, or that of the active environment.
@@ -124,6 +161,14 @@ bool is_python() {
   if (!is_initialized)
     is_initialized = reinterpret_cast<int (*)()>(dlsym(python_library, "Py_IsInitialized"));
   return is_initialized && is_initialized();
+}
+
+const std::string& job_settings() { return settings; }
+
+void leave_environment() {
+  if (!Next::preloaded) return;
+  set_variable(settings_name, "");
+  set_variable("LD_PRELOAD", other_preloads());
 }
 
 int begin_program() {

@@ -1,10 +1,20 @@
 // The beginning and the end of the layer in a process, and the Python interpreter of programs that have none.
 #pragma once
+#include <string>
+
 namespace compcoll {
 namespace layer {
 
 // Whether the process is Python's, or has had an interpreter started before.
 bool is_python();
+
+// The settings of `compcoll run` that this process was started with, as JSON; empty where it is none of a job's
+// ranks.
+const std::string& job_settings();
+
+// Takes what makes this process a rank of the job out of the environment, when MPI begins: a program that the
+// process starts later is none.
+void leave_environment();
 
 // Starts an interpreter for a program of C or Fortran when MPI has begun, and has Python mark what it has;
 // MPI's code.

@@ -316,6 +316,7 @@ C_FUNCTION(Init_thread, (int* argc, char*** argv, int required, int* provided)) 
     if (provided) *provided = asked;
     return 0;
   }
+  leave_environment();
   {
     ReentrancyGuard within;
     int wanted = is_enabled ? library().most_threads : required;

@@ -14,6 +14,7 @@ import pytest
 import compcoll
 from compcoll.operations import OPERATIONS
 from compcoll.preload import environment, library_path
+from compcoll.tracing.reader import read
 
 SOURCES = Path(__file__).parents[1] / "preload"
 ACCELERATED = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated")
@@ -46,6 +47,32 @@ if sys.argv == [""]:
     sys.setprofile(note)
     atexit.register(say)
 """
+
+#: The calls of jobs.c in Python.
+JOBS = """
+import os, subprocess, sys
+import numpy as np
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+x, y = 1 / np.arange(3.0, 3 + (1 << 17)), 1 / np.arange(3.0, 3 + (1 << 17))
+n, wrong = world.size, 0
+world.Bcast(y)
+wrong += (x != y).sum()
+world.Allreduce(x, y)
+wrong += (n * x != y).sum()
+world.Iallreduce(x, y).Wait()
+wrong += (n * x != y).sum()
+world.Sendrecv(x, (world.rank + 1) % n, 0, y, (world.rank - 1) % n, 0)
+wrong += (x != y).sum()
+if world.rank == 0:
+    print(f"{sys.argv[1]} on {n}: {'lossy' if wrong else 'exact'}", flush=True)
+    marks = ("PMI", "MPI_LOCAL", "HYDI", "OMPI_", "OPAL_", "ORTE_")
+    if sys.argv[2:]:
+        subprocess.run(sys.argv[2:], env={k: v for k, v in os.environ.items() if not k.startswith(marks)})
+world.Barrier()
+"""
+RUN = sys.executable, "-m", "compcoll", "run"
 
 
 def outside():
@@ -100,6 +127,19 @@ def build(tmp_path_factory):
         return path
 
     return compiled
+
+
+@pytest.fixture
+def jobs(build, tmp_path):
+    """The two programs in a language and of an MPI, its mpiexec, and what the environment has to have."""
+
+    def made(mpi):
+        script = tmp_path / "jobs.py"
+        script.write_text(JOBS)
+        more = {"MPI4PY_MPIABI": mpi} if mpi == "openmpi" else {}
+        return {"C": build("jobs.c", C_COMPILERS[mpi][0]), "Python": script}, C_COMPILERS[mpi][1], more
+
+    return made
 
 
 def calls_accelerated(result):
@@ -207,6 +247,77 @@ def test_disabled(build):
     result = accelerated(build("collectives.c", C_COMPILERS["mpich"][0]), COMPCOLL_DISABLE="1")
     assert (result.stdout, result.returncode) == ("0 wrong values on 2 ranks, thread level 0\n", 0)
     assert "compcoll" not in result.stderr
+
+
+@pytest.mark.parametrize("language", ["C", "Python"])
+@pytest.mark.parametrize("mpi", C_COMPILERS)
+@pytest.mark.exhaustive(but=2)
+def test_a_program_that_a_rank_starts_is_plain(jobs, tmp_path, mpi, language):
+    """It is none of the job's, unless it is started by `compcoll run`."""
+    programs, mpiexec, more = jobs(mpi)
+    allowed = [f"{name}={value}" for name, value in outside().items() if name.startswith("OMPI_")]
+    child = f"{mpiexec} -n 2 {programs['C']} child"
+    again = f"{mpiexec} -n 2 {' '.join(RUN)} -q --codec bfp:bits=8 {programs['C']} again"
+    words = ["parent", "env", *allowed, "sh", "-c", f"{child}; {again}"]
+    command = *RUN, "--codec", "bfp:bits=8", "--trace", tmp_path / "trace", programs[language], *words
+    result = run(mpiexec, "-n", 2, *command, **more)
+    assert result.stdout.splitlines() == ["parent on 2: lossy", "child on 2: exact", "again on 2: lossy"]
+    assert (result.returncode, result.stderr.count("in calls")) == (0, 1), result.stderr
+    program = read(tmp_path / "trace")
+    assert (program.notes, {rank.head["size"] for rank in program.ranks}) == ([], {2})
+
+
+@pytest.mark.parametrize("wrapper", [["env", "A=1", "sh", "-c", 'exec "$0" "$1"'], ["taskset", "-c", "0"]])
+@pytest.mark.exhaustive(but=1)
+def test_a_wrapped_program_is_the_jobs(build, wrapper):
+    result = accelerated(*wrapper, build("jobs.c", C_COMPILERS["mpich"][0]), "wrapped")
+    assert (result.stdout, result.returncode) == ("wrapped on 2: exact\n", 0), result.stderr
+    assert calls_accelerated(result) == 8
+
+
+def test_other_preloads_stay(build):
+    program = build("jobs.c", C_COMPILERS["mpich"][0])
+    command = [program, "one", "sh", "-c", 'echo "$LD_PRELOAD"']
+    result = run(*RUN, "-q", *command, LD_PRELOAD="libm.so.6 libdl.so.2")
+    assert result.stdout.splitlines() == ["one on 1: exact", "libm.so.6:libdl.so.2"], result.stderr
+
+
+@pytest.mark.parametrize("mpi", C_COMPILERS)
+@pytest.mark.parametrize("first", ["C", "Python"])
+@pytest.mark.exhaustive(but=1)
+def test_ranks_in_c_and_in_python(jobs, mpi, first):
+    programs, mpiexec, more = jobs(mpi)
+    second = "Python" if first == "C" else "C"
+    one, other = ((*RUN, "--codec", "lossless", programs[which], which) for which in (first, second))
+    result = run(mpiexec, "-n", 1, *one, ":", "-n", 1, *other, COMPCOLL_TIMEOUT="20", **more)
+    assert (result.stdout, result.returncode) == (f"{first} on 2: exact\n", 0), result.stderr
+    assert (result.stderr.count("in calls"), calls_accelerated(result)) == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "says"),
+    [
+        ([], [], "COMPCOLL_NODES = '0': not 2 whole numbers"),
+        (
+            ["--codec", "mpc"],
+            ["--codec", "lossless"],
+            "rank 1 has codec: 'lossless', and rank 0 has codec: 'mpc'",
+        ),
+        (["-n", 2], ["-n", 3], "-n 3, where a launcher has started 2 ranks already"),
+    ],
+    ids=["nodes", "codec", "n"],
+)
+@pytest.mark.parametrize("first", ["C", "Python"])
+@pytest.mark.exhaustive(but=3)
+def test_ranks_in_c_and_in_python_that_do_not_begin(jobs, first, ours, theirs, says):
+    programs, mpiexec, _ = jobs("mpich")
+    second = "Python" if first == "C" else "C"
+    one = mpiexec, "-n", 1, *RUN, *ours, programs[first], "one"
+    nodes = {"COMPCOLL_NODES": "0"} if not ours else {}
+    result = run(*one, ":", "-n", 1, *RUN, *theirs, programs[second], "other", COMPCOLL_TIMEOUT="20", **nodes)
+    assert (result.stdout, result.returncode != 0) == ("", True)
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("interface", ["MPIF_H", "USE_MPI", "USE_F08"])

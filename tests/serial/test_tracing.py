@@ -322,6 +322,47 @@ def test_a_program_that_is_ended_leaves_its_trace(tmp_path, end, note):
     assert (note in program.notes) == (note is not None)
 
 
+def test_a_folder_has_the_trace_of_one_program(tmp_path):
+    """One that another has is an error where it is asked for, and else no reason to fail."""
+    trace, text = tmp_path / "trace", "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\nprint('end')"
+    asked = *RUN, "-n", 2, "-q", "--trace", trace
+    path = tmp_path / "begins_not.py"
+    path.write_text(text)
+    differ = [word for codec in ("raw", "mpc") for word in ("-n", 1, *RUN, "--codec", codec, path, ":")]
+    assert run(trace, find_mpiexec(), *differ[:-1], check=False).returncode
+    assert lines_of(trace) == []
+    traced(text, tmp_path, *asked)
+    first = lines_of(trace)
+    says = f"{trace}/rank00000.jsonl exists, and a folder has the trace of one program"
+    again = traced(text, tmp_path, *asked, check=False)
+    assert (again.returncode, again.stdout, again.stderr.count(says)) == (1, "", 1)
+    assert "Traceback" not in again.stderr
+    untraced = traced(text, tmp_path, *RUN, "-n", 2, "-q")
+    assert (untraced.stdout, untraced.stderr.count("\n")) == ("end\n" * 2, 1)
+    assert says in untraced.stderr
+    assert len(first) == 2
+    assert lines_of(trace) == first
+
+
+def test_a_trace_that_one_rank_cannot_write_is_told_to_all(tmp_path):
+    text = """
+import os
+import compcoll
+from mpi4py import MPI
+
+if MPI.COMM_WORLD.rank:
+    os.environ["COMPCOLL_TRACE"] = "/proc/nothing"
+try:
+    compcoll.Comm(MPI.COMM_WORLD)
+except (OSError, compcoll.PolicyError) as error:
+    os.write(1, f"{error}\\n".encode())
+"""
+    alone = find_mpiexec(), "-n", 2, "timeout", "30", sys.executable
+    said = sorted(traced(text, tmp_path, *alone, check=False).stdout.splitlines())
+    variable = "COMPCOLL_TRACE = '/proc/nothing': No such file or directory"
+    assert said == [variable, f"rank 1 raised FileNotFoundError: {variable}"]
+
+
 def test_a_program_in_c(tmp_path):
     source = Path(__file__).parents[2] / "examples" / "transpose.c"
     mpicc = Path(sys.executable).with_name("mpicc")
