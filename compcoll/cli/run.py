@@ -85,7 +85,8 @@ def command(
 
     sys.argv[:] = [program, *arguments]
     import_module("compcoll.preload.program")  # messages of C and Fortran
-    _accelerate(given)
+    if not environment.disabled():
+        _accelerate(given)
     run_as_main(program, as_module)
 
 

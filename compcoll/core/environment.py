@@ -12,6 +12,7 @@ __all__ = [
     "check_all",
     "checks",
     "device_buffers",
+    "disabled",
     "nodes",
     "read",
     "shared_memory",
@@ -60,6 +61,11 @@ def timeout() -> float:
 def device_buffers() -> bool:
     """``COMPCOLL_DEVICE_BUFFERS``."""
     return bool(read("COMPCOLL_DEVICE_BUFFERS", _flag))
+
+
+def disabled() -> bool:
+    """``COMPCOLL_DISABLE``, which the layer reads, too: programs under ``compcoll run`` run as without it."""
+    return os.environ.get("COMPCOLL_DISABLE", "") not in ("", "0")
 
 
 def nodes(size: int) -> list[int] | None:

@@ -249,6 +249,13 @@ def test_disabled(build):
     assert "compcoll" not in result.stderr
 
 
+def test_disabled_in_c_and_in_python(jobs):
+    programs, mpiexec, _ = jobs("mpich")
+    one, other = ((*RUN, "--codec", "bfp:bits=8", programs[which], which) for which in ("C", "Python"))
+    result = run(mpiexec, "-n", 1, *one, ":", "-n", 1, *other, COMPCOLL_DISABLE="1", COMPCOLL_TIMEOUT="20")
+    assert (result.stdout, result.returncode, result.stderr) == ("C on 2: exact\n", 0, "")
+
+
 @pytest.mark.parametrize("language", ["C", "Python"])
 @pytest.mark.parametrize("mpi", C_COMPILERS)
 @pytest.mark.exhaustive(but=2)
