@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from functools import cache, wraps
 from threading import local
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -112,37 +113,71 @@ def _nobody_reads(made_by: Any, dtype: torch.dtype) -> bool:
         return False
 
 
-class _Order:
-    """Modules in the order of the first forward pass, in which each prefetches the next one's parameters."""
-
-    def __init__(self) -> None:
-        self._modules: list[Any] = []
-        self._complete = False
-
-    def note(self, module: Any) -> None:
-        """Note that a module gathers its parameters."""
-        self._complete = self._complete or module in self._modules
-        if self._complete:
-            return
-        before = self._modules[-1] if self._modules else None
-        if before is not None and not before._get_fsdp_state()._states_to_forward_prefetch:
-            before.set_modules_to_forward_prefetch([module])
-        self._modules.append(module)
-
-
 class _Gathering(dist.Work):
     """Parameters that travel in a thread."""
 
     def __init__(self, future: torch.futures.Future[torch.Tensor]):
         super().__init__()
         self._future = future
+        self.is_taken = False
 
     def wait(self, timeout: Any = None) -> bool:
+        self.is_taken = True
         self._future.wait()
         return True
 
     def get_future(self) -> torch.futures.Future[torch.Tensor]:
         return self._future
+
+
+@not_compiled
+class _Forward:
+    """The forward passes of a model: each module prefetches the parameters of the one behind it in the first.
+
+    Parameters may change between two passes, so those that a pass has prefetched and not used are dropped at
+    its end, with an exception, too. A pass is that of the model, or of a part of it that is called alone.
+    """
+
+    def __init__(self, modules: Sequence[torch.nn.Module]):
+        #: The module whose pass it is.
+        self._outermost: torch.nn.Module | None = None
+        self._modules: list[Any] = []
+        self._last: Any = None
+        self._is_known = False
+        #: What this pass gathers, until FSDP2 is done with it, and for which of its groups of parameters.
+        self._begun: WeakKeyDictionary[_Gathering, Any] = WeakKeyDictionary()
+        for module in modules:
+            module.register_forward_pre_hook(self._begin, prepend=True)  # before that of FSDP2
+            module.register_forward_hook(self._end, always_call=True)
+
+    def note(self, module: Any, gathering: _Gathering) -> None:
+        """Note that a module gathers its parameters."""
+        group = module._get_fsdp_state()._fsdp_param_group
+        if group._training_state.name != "FORWARD":  # for a backward pass, or for a caller of unshard
+            return
+        self._begun[gathering] = group
+        self._is_known = self._is_known or module in self._modules
+        if self._is_known:
+            return
+        before, self._last = self._last, module
+        if before is not None and not before._get_fsdp_state()._states_to_forward_prefetch:
+            before.set_modules_to_forward_prefetch([module])
+        self._modules.append(module)
+
+    def _begin(self, module: torch.nn.Module, args: Any) -> None:
+        if self._outermost is None or self._outermost is module:  # whose pass was broken off
+            self._outermost = module
+
+    def _end(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if module is not self._outermost:
+            return
+        self._outermost = self._last = None
+        begun = list(self._begun.items())
+        self._begun.clear()
+        for gathering, group in begun:
+            if not gathering.is_taken:
+                gathering.wait()
+                group._all_gather_result = None
 
 
 @not_compiled
@@ -155,7 +190,7 @@ class CompressedAllGather(_OfModule):
     """
 
     _lanes = ("parameters",)
-    _forward: _Order | None = None
+    _forward: _Forward | None = None
 
     def __init__(self, codec: Any, *, levels: int | None = None, nodes: Any = None):
         super().__init__(codec, levels=levels, nodes=nodes)
@@ -171,16 +206,16 @@ class CompressedAllGather(_OfModule):
             size, order = self._connect(group), self._order
             self.step += 1
             codec = self.codec
-            if self._forward is not None:
-                self._forward.note(self.module)
 
             def gather(_: None) -> torch.Tensor:
                 rows = self._gather(input_tensor.reshape(-1), codec, {})
                 output_tensor.view(size, -1)[order] = rows
                 return output_tensor
 
-            self.future = self._frames[0].lane.submit([gather], input_tensor.device)
-            return _Gathering(self.future)
+            gathering = _Gathering(self._frames[0].lane.submit([gather], input_tensor.device))
+            if self._forward is not None:
+                self._forward.note(self.module, gathering)
+            return gathering
 
 
 @not_compiled
@@ -293,7 +328,8 @@ def compress_fsdp(
         After ``fully_shard``.
     reduce_scatter, all_gather : str, Codec, or mapping of int to these, optional
         Of gradients and of parameters; None leaves them to the group. Parameters are prefetched in the order
-        of the first forward pass, unless ``set_modules_to_forward_prefetch`` was called.
+        of the first forward pass, unless ``set_modules_to_forward_prefetch`` was called; what a pass has
+        prefetched and not used is dropped at its end.
     all_reduce : str, Codec, or mapping of int to these, optional
         Of gradients among ``replicas``, as HSDP: ``model`` is sharded over the mesh's other dimension alone.
     replicas : ProcessGroup, optional
@@ -319,14 +355,15 @@ def compress_fsdp(
         raise ValueError(f"all_reduce={all_reduce!r} and replicas={replicas!r} need each other")
     patterns = [exact] if isinstance(exact, str) else exact
     found: dict[str, list[_OfModule]] = {}
-    order = _Order()
-    for name, module in model.named_modules():
-        if not isinstance(module, FSDPModule) or any(fnmatch(name, pattern) for pattern in patterns):
+    sharded = {name: one for name, one in model.named_modules() if isinstance(one, FSDPModule)}
+    forward = None if all_gather is None else _Forward(list({model, *sharded.values()}))
+    for name, module in sharded.items():
+        if any(fnmatch(name, pattern) for pattern in patterns):
             continue
         made: list[_OfModule] = []
         if all_gather is not None:
             gather: Any = CompressedAllGather(all_gather, levels=levels, nodes=nodes)
-            gather._forward = order
+            gather._forward = forward
             module.set_custom_all_gather(gather)
             made.append(gather)
         if reduce_scatter is not None:

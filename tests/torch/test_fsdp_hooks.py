@@ -1,6 +1,8 @@
 """Compression of FSDP2 and HSDP for those who keep another backend, here gloo."""
 
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -86,6 +88,93 @@ def test_fsdp2_gathers_during_other_modules(gloo, agree, place, codec, monkeypat
     want(x).sum().backward()
     for p, q in zip(net.parameters(), want.parameters(), strict=True):
         assert agree(torch.allclose(p.grad.full_tensor(), q.grad.full_tensor(), rtol=1e-3, atol=1e-4))
+
+
+class Exits(torch.nn.Module):
+    """Layers, of which a forward pass may leave out the last ones, and one of two heads."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(3))
+        self.heads = torch.nn.ModuleList(torch.nn.Linear(16, 4) for _ in range(2))
+
+    def forward(self, x, until=3, head=0, fails=False):
+        for layer in self.layers[:until]:
+            x = torch.tanh(layer(x))
+        if fails:
+            raise ArithmeticError("as it was asked to")
+        return self.heads[head](x) if until == 3 else x
+
+
+def made_of_exits(gloo, root):
+    net, mesh = Exits(), mesh_of(gloo)
+    for layer in (*net.layers, *net.heads):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh) if root else net
+
+
+def failed(net, x):
+    with pytest.raises(ArithmeticError):
+        net(x, until=2, fails=True)
+    if hasattr(net, "reset_iter_state"):  # of torch's own passes
+        net.reset_iter_state()
+
+
+LEFT_OUT = {
+    "an early exit": lambda net, x: net(x, until=2),
+    "another head": lambda net, x: net(x, head=1),
+    "two passes": lambda net, x: (net(x, until=1), net(x, until=2)),
+    "an exception": failed,
+    "a part alone": lambda net, x: net.layers[1](x),
+}
+
+
+@pytest.mark.parametrize("root", [True, False], ids=["with a root", "without a root"])
+@pytest.mark.parametrize("changes", ["optimizer", "load_state_dict"])
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_weights_that_change_after_a_pass_that_leaves_modules_out(gloo, agree, what, changes, root):
+    """All passes compute with the weights of their time, whatever was prefetched by the one before."""
+    x = batch(dist.get_rank())[0].new_ones(4, 16) * (1 + dist.get_rank())
+
+    def outputs(all_gather):
+        net = made_of_exits(gloo, root)
+        if all_gather:
+            compress_fsdp(net, all_gather=all_gather)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+        net(x).square().mean().backward()
+        with torch.no_grad():
+            LEFT_OUT[what](net, x)
+        if changes == "optimizer":
+            optimizer.step()
+        else:
+            net.load_state_dict({name: value * 1.5 for name, value in net.state_dict().items()})
+        net.zero_grad()
+        with torch.no_grad():
+            first = net(x)
+        net(x, until=2).square().mean().backward()  # a pass with gradients leaves one out
+        optimizer.step()
+        return torch.cat([first.flatten(), net(x).detach().flatten()])
+
+    assert agree(torch.equal(outputs("raw"), outputs(None)))
+
+
+def test_gathered_parameters_are_not_kept(gloo, agree, monkeypatch):
+    """A pass leaves none of the memory that it gathers to."""
+    net, x, made = made_of_exits(gloo, True), torch.ones(4, 16), []
+    allocate = CompressedAllGather.allocate
+
+    def noting(self, *size, **options):
+        tensor = allocate(self, *size, **options)
+        made.append(weakref.ref(tensor.untyped_storage()))
+        return tensor
+
+    monkeypatch.setattr(CompressedAllGather, "allocate", noting)
+    compress_fsdp(net, all_gather="raw")
+    with torch.no_grad():
+        net(x), net(x, until=2)
+    gc.collect()
+    assert agree(len(made) >= 6 and not any(one() is not None for one in made))
 
 
 def test_own_prefetching_stays(gloo, agree):
