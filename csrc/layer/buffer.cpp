@@ -11,7 +11,18 @@ namespace {
 
 Own type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free"), pack("PMPI_Pack"), sendrecv("PMPI_Sendrecv");
 
+Range stretch_of(Word address, int64_t count, const Type& type) {
+  const int64_t others = std::max<int64_t>(count, 1) - 1;
+  auto begin = reinterpret_cast<uint8_t*>(address) + std::min<int64_t>(0, others * type.extent) + type.lower;
+  return {begin, begin + std::abs(type.extent) * others + type.length};
+}
+
 }  // namespace
+
+Range stretch_of(Word address, int64_t count, Word type) {
+  const Type* its = count > 0 ? type_of(type) : nullptr;
+  return its ? stretch_of(address, count, *its) : Range{};
+}
 
 Buffer::Buffer(Word address, int64_t count, Word type, bool sent)
     : address(address), handle(library().handle_of(type)), count(count), sent_(sent) {
@@ -22,9 +33,8 @@ Buffer::Buffer(Word address, int64_t count, Word type, bool sent)
   Block block;
   block.entries = count, block.type = type_;
   if (nbytes) shape = shape_of(block);
-  const int64_t others = std::max<int64_t>(count, 1) - 1, extent = type_->extent;
-  lower_ = address + Word(std::min<int64_t>(0, others * extent) + type_->lower);
-  stretch_ = uint64_t(std::abs(extent) * others + type_->length);
+  const Range stretch = stretch_of(address, count, *type_);
+  lower_ = reinterpret_cast<Word>(stretch.begin), stretch_ = uint64_t(stretch.end - stretch.begin);
   if (nbytes) gpu = engine::gpu_of(reinterpret_cast<void*>(lower_));
   if (on_device()) code_ = mark({gpu}, &marks_, &refused_);
   find_place();
@@ -101,13 +111,37 @@ std::vector<uint8_t> Buffer::packed() const {
 }
 
 void Buffer::unpack(const uint8_t* bytes, uint64_t n) {
-  if (!known) return unpack_by_mpi(bytes, n);
+  if (!known) return unpack_by_mpi(bytes, n, address);
   if (place.layout) scatter(*place.layout, place.data, 0, n, bytes);
   else if (n) memcpy(place.data, bytes, n);
 }
 
+Range Buffer::range(uint64_t n) const {
+  if (on_device() || !nbytes) return {};
+  if (is_run()) return {place.data, place.data + std::min(n, nbytes)};
+  auto first = reinterpret_cast<uint8_t*>(lower_);
+  return {first, first + stretch_};
+}
+
+void Buffer::each_stretch(const uint8_t* bytes, uint64_t n, const Visit& visit) const {
+  if (is_run()) return visit(place.data, bytes, n);
+  if (known) {
+    engine::each_run(*place.layout, 0, 0, n, [&](int64_t at, uint64_t nbytes, uint64_t count, int64_t stride) {
+      for (uint64_t i = 0; i < count; i++, at += stride, bytes += nbytes) visit(place.data + at, bytes, nbytes);
+    });
+    return;
+  }
+  // MPI puts them into other memory, and ones, which tell where they are.
+  std::vector<uint8_t> values(stretch_), written(stretch_);
+  const Word offset = address - lower_;
+  unpack_by_mpi(bytes, n, reinterpret_cast<Word>(values.data()) + offset);
+  unpack_by_mpi(std::vector<uint8_t>(n, 1).data(), n, reinterpret_cast<Word>(written.data()) + offset);
+  for (size_t i = 0; i < stretch_; i++)
+    if (written[i]) visit(reinterpret_cast<uint8_t*>(lower_) + i, &values[i], 1);
+}
+
 // By a message to itself, which may end within an entry.
-void Buffer::unpack_by_mpi(const uint8_t* bytes, uint64_t n) {
+void Buffer::unpack_by_mpi(const uint8_t* bytes, uint64_t n, Word address) const {
   static std::mutex mutex;
   constexpr int tag = 2;
   std::lock_guard<std::mutex> lock(mutex);

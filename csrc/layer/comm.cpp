@@ -1,9 +1,12 @@
 #include "comm.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <map>
 #include <random>
 
+#include "engine/clock.h"
 #include "pending.h"
 #include "streams.h"
 
@@ -115,6 +118,9 @@ void clear_ended() {
     some.swap(registry().ended);
     left.swap(registry().left);
   }
+  for (auto& comm : some)
+    if (comm->notices) left.push_back(comm->notices);
+  some.clear();
   for (auto& one : left) {
     if (one.use_count() == 1 && one->settled()) continue;
     std::lock_guard<std::mutex> lock(registry().mutex);
@@ -284,6 +290,21 @@ void end(Comm& comm) {
 }
 
 }  // namespace
+
+void receive_notices(double seconds) {
+  std::vector<std::shared_ptr<Notices>> all;
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    all = registry().left;
+    for (auto& [number, comm] : registry().comms)
+      if (comm->notices) all.push_back(comm->notices);
+    for (auto& comm : registry().ended)
+      if (comm->notices) all.push_back(comm->notices);
+  }
+  const double until = engine::now() + seconds;
+  for (auto& one : all)
+    while (!one->up_to_date() && engine::now() < until) sched_yield();
+}
 
 Comm* mark(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin) {
   clear_ended();

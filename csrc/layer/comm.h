@@ -177,6 +177,9 @@ int inherit(Comm& parent, Word made, bool same_ranks);
 // stays.
 bool before_free(Word handle);
 
+// Receives the notices of messages that were received, before MPI ends, as far as they come in so many seconds.
+void receive_notices(double seconds);
+
 // An object of mpi4py's has the handle of a communicator at this address, until it is dropped.
 void note_object(Word handle, void* address);
 void drop_object(void* address);

@@ -218,6 +218,7 @@ void end_layer() {
   if (const Python* here = python()) here->finalize();
   ReentrancyGuard within;
   end_requests(last_seconds);
+  receive_notices(last_seconds);
   recorder.end();
   without_python();
   stop_engine();

@@ -159,8 +159,8 @@ Plan plan_of(const Message& m, int* error) {
   Plan plan;
   const Library& mpi = library();
   const bool takes_devices = m.comm->settings.devices;
-  const bool may_come =
-      m.receives && m.comm->compresses() && m.source != mpi.proc_null && m.room() >= least_room(*m.comm);
+  const bool arrives = m.receives && m.source != mpi.proc_null;
+  const bool may_come = arrives && m.comm->compresses() && m.room() >= least_room(*m.comm);
   if (m.sends) {
     plan.sent = std::make_shared<Buffer>(m.sendbuf, m.sendcount, m.sendtype, true);
     if (!plan.sent->sound() || (*error = failed(m, plan.sent->refused()))) return plan;
@@ -177,7 +177,8 @@ Plan plan_of(const Message& m, int* error) {
   for (const BufferRef& one : {plan.sent, plan.received})
     if (one && one->on_device() && m.comm->compresses()) m.comm->load_kernels(one->gpu, one->element);
   plan.devices = (plan.sent && plan.sent->on_device()) || (plan.received && plan.received->on_device());
-  plan.ours = plan.stream || may_come || !m.exists || (plan.devices && !takes_devices);
+  plan.ours = plan.stream || may_come || !m.exists || (plan.devices && !takes_devices) ||
+              (arrives && n_in_place && is_guarded(plan.received->range(Buffer::all)));
   if (plan.ours && m.sends && is_replace(m.name) && m.source != mpi.proc_null && m.dest != mpi.proc_null) {
     plan.sent->mirror();
     if (int code = plan.sent->take()) {
@@ -246,7 +247,7 @@ bool serve(const Message& m, Word* request, int* error) {
   comm.last.note_small(m.row().op);
   const bool may =
       comm.compresses() && (m.sent() >= comm.settings.min_nbytes || m.room() >= least_room(comm));
-  if ((!may && m.exists && !engine::driver()) || !is_sound(m)) return false;
+  if ((!may && m.exists && !engine::driver() && !n_in_place) || !is_sound(m)) return false;
   const Plan plan = plan_of(m, error);
   if (*error) return true;
   if (!plan.ours) {
@@ -311,6 +312,16 @@ COMPCOLL_INLINE bool is_small_message(Convention convention, const Word* words, 
   return true;
 }
 
+// Memory among which a message is received.
+template <int name>
+Range range_of(Convention convention, const Word* words) {
+  constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
+  constexpr size_t buffer = kinds.find('B'), count = kinds.find('N'), type = kinds.find('T');
+  if constexpr (buffer == kinds.npos) return {};
+  const int64_t n = convention == Convention::large ? int64_t(words[count]) : int32_t(words[count]);
+  return stretch_of(words[buffer], n, words[type]);
+}
+
 // A message, which `next` has MPI carry out; `words` may be changed. False where that happens behind.
 template <class Call>
 bool taken_large(Name name, Convention convention, Word* words, const void* caller, bool exists, Call&& next,
@@ -343,7 +354,9 @@ int guarded(Convention convention, Word* words, Comm& comm, Call&& next) {
   if (kinds.find('S') == kinds.npos || !comm.compresses() || !is_ours()) return next();
   if constexpr (request != kinds.npos) {
     const int error = next();
-    if (!error) remember_receive(request_at(convention, reinterpret_cast<void*>(words[request])), comm);
+    if (!error)
+      remember_receive(request_at(convention, reinterpret_cast<void*>(words[request])), comm,
+                       range_of<name>(convention, words));
     return error;
   }
   alignas(8) char status[most_nbytes_of_status];
@@ -367,7 +380,9 @@ COMPCOLL_INLINE int message(Convention convention, Word* words, const void* call
   Comm* comm = look_up(words[where]);
   if (!comm) return next();
   auto plain = [&] { return guarded<name>(convention, words, *comm, next); };
-  if (!exists || !is_small_message<name>(convention, words, *comm)) {
+  const bool shares = n_in_place.load(std::memory_order_relaxed) &&
+                             is_guarded(range_of<name>(convention, words));
+  if (!exists || shares || !is_small_message<name>(convention, words, *comm)) {
     if (taken_large(Name(name), convention, words, caller, exists, plain, &error)) return error;
   } else if (!reentrant && form_of(all_rows[name - n_operations].name) != persistent) {
     constexpr Name op = all_rows[name - n_operations].op;

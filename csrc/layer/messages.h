@@ -2,12 +2,15 @@
 //
 // A compressed send is on its way when a nonblocking function returns: its first message is, and the engine
 // encodes and sends the other chunks while the program computes. A receive that may get one is MPI's own, of
-// bytes, into scratch memory or the buffer itself where a first message fits there in any case.
+// bytes, into scratch memory, or the buffer itself where a first message fits there in any case and no other
+// receive has a part of it.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "devices.h"
+#include "landing.h"
 #include "pending.h"
 #include "requests.h"
 #include "streams.h"
@@ -41,6 +44,9 @@ struct Message {
 
 extern const Row* const rows;  // from n_operations on
 inline const Row& Message::row() const { return rows[name - n_operations]; }
+
+// Memory among which the bytes of so many entries lie.
+Range stretch_of(Word address, int64_t count, Word type);
 
 // A program's memory that is sent from or received into.
 class Buffer {
@@ -82,11 +88,16 @@ class Buffer {
   // The bytes one behind the other; and the opposite, of so many.
   std::vector<uint8_t> packed() const;
   void unpack(const uint8_t* bytes, uint64_t n);
+  // Calls `visit` with the stretches of memory where so many of these bytes belong, in their order.
+  using Visit = std::function<void(uint8_t* place, const uint8_t* from, uint64_t nbytes)>;
+  void each_stretch(const uint8_t* bytes, uint64_t n, const Visit& visit) const;
+  // Memory of the program's among which so many bytes of a message lie; none on a GPU.
+  Range range(uint64_t n) const;
   // Has memory of its own if it is not known where the bytes lie: frames are decoded there.
   void keep_type();
 
  private:
-  void unpack_by_mpi(const uint8_t* bytes, uint64_t n);
+  void unpack_by_mpi(const uint8_t* bytes, uint64_t n, Word address) const;
   void find_place();
 
   const Type* type_ = nullptr;
@@ -122,6 +133,8 @@ class Incoming : public engine::Task {
   // Takes one that has arrived.
   void take(std::shared_ptr<Arrived> arrived);
   void cancel();
+  // Nobody waits for it any more: others may write where it would lie.
+  void leave() { landing_.looked(0); }
 
   bool step() override;
   bool done() override;
@@ -152,7 +165,9 @@ class Incoming : public engine::Task {
   uint8_t* scratch_ = nullptr;
   uint64_t scratch_nbytes_ = 0, nbytes_ = 0;  // the latter of the whole message
   std::shared_ptr<Arrived> message_;
-  std::vector<uint8_t> unpacked_;  // where it is not known where the bytes lie
+  Landing landing_;
+  std::vector<uint8_t> unpacked_;  // where the bytes cannot be written yet, or it is not known where they lie
+  bool waits_ = false;  // whether some of them cannot
   std::atomic<bool> arrived_{false}, cancels_{false};
   bool compressed_ = false;
   uint64_t mirrored_ = Buffer::all;  // bytes of a GPU's that the host's copy has
@@ -203,6 +218,7 @@ class Transfer : public Pending {
   void give_up();
   void tell(void* status) const override;
   void cancel() override;
+  void abandon() override;
 
  protected:
   Tasks tasks() override;

@@ -58,7 +58,7 @@ class Pending : public std::enable_shared_from_this<Pending> {
   // where there is none beside that.
   virtual int failure() { return 0; }
   // It has not ended as it should: MPI may still write to what it refers to.
-  void abandon();
+  virtual void abandon();
 
   std::shared_ptr<const Outcome> outcome_;
   double end_seconds_ = 0;

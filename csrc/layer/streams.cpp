@@ -275,14 +275,24 @@ void Notices::is_over(const void* receive) {
   awaiting_.erase(receive);
 }
 
-bool Notices::settled() {
-  std::lock_guard<std::mutex> lock(mutex_);
+// With the lock.
+bool Notices::exchanged() {
   collect();
   for (int done = 1; !sent_.empty() && done;) {
     test.call(&sent_.front()->request, &done, library().ignored_status);
     if (done) sent_.pop_front();
   }
-  return sent_.empty() && late_.empty() && known_.empty() && awaiting_.empty();
+  return sent_.empty() && late_.empty();
+}
+
+bool Notices::up_to_date() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return exchanged();
+}
+
+bool Notices::settled() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return exchanged() && known_.empty() && awaiting_.empty();
 }
 
 }  // namespace layer

@@ -122,9 +122,12 @@ class Notices {
 
   // Whether no message is under way, and all notices sent, and of what was received, have arrived.
   bool settled();
+  // Whether the latter have; those that were sent before their messages arrive in any case.
+  bool up_to_date();
 
  private:
   void collect();
+  bool exchanged();
   // By another receive than this one.
   bool awaited(int source, int tag, const void* receive = nullptr);
 

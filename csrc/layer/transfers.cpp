@@ -52,7 +52,9 @@ int Incoming::post(int source, int tag) {
   int64_t n = int64_t(buffer_->nbytes);
   nbytes_ = buffer_->nbytes;
   const bool fits = n <= INT32_MAX || irecv_c.exists();
-  if (buffer_->is_run() && buffer_->nbytes >= scratch_nbytes) {
+  const Range range = buffer_->range(nbytes_);
+  const bool large = buffer_->is_run() && buffer_->nbytes >= scratch_nbytes;
+  if (large && ((!is_mpi_receiving(range) && landing_.receive_in_place(range, scratch_nbytes)) || !fits)) {
     where = reinterpret_cast<Word>(buffer_->place.data);
     if (!fits) n = buffer_->count, type = buffer_->handle;
   } else if (fits) {
@@ -102,6 +104,7 @@ bool Incoming::step() {
     if (!error_) test_cancelled.call(status_, &cancelled);
     if (error_ || cancelled) {
       if (notices_) notices_->is_over(this);
+      landing_.looked(cancelled ? 0 : buffer_->nbytes);
       arrived_ = true;
       return true;
     }
@@ -141,8 +144,9 @@ void Incoming::look() {
     else memcpy(copy.data(), data, copy.size());
     data = copy.data();
   }
-  if (looks_compressed(length) && unpack_first(data, uint64_t(length), &opening)) {
-    compressed_ = true;
+  compressed_ = looks_compressed(length) && unpack_first(data, uint64_t(length), &opening);
+  if (in_place) landing_.looked(compressed_ ? 0 : uint64_t(length));
+  if (compressed_) {
     begin(opening, data + sizeof opening, length);
     return;
   }
@@ -155,7 +159,8 @@ void Incoming::look() {
     nbytes_ = buffer_->nbytes;
   }
   if (!in_place) {
-    if (buffer_->known) buffer_->unpack(data, nbytes_);
+    waits_ = !landing_.begin_write(buffer_->range(nbytes_));
+    if (buffer_->known && !waits_) buffer_->unpack(data, nbytes_);
     else unpacked_.assign(data, data + nbytes_);
   }
   if (!element || itemsize(element) == 1) return;
@@ -197,7 +202,8 @@ void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t length
   drops = drops || error_;
   engine::Place place = buffer_->place;
   const bool on_gpu = buffer_->on_gpu.gpu && cut.count;
-  if (!drops && !buffer_->known) {
+  waits_ = !drops && !landing_.begin_write(buffer_->range(nbytes_));
+  if (!drops && (!buffer_->known || waits_)) {
     unpacked_.resize(nbytes_);
     place = engine::Place(unpacked_.data());
   }
@@ -238,7 +244,12 @@ void Incoming::finish() {
     the_engine().forget(run_);
     run_.reset();
   }
-  if (!error_ && !unpacked_.empty()) buffer_->unpack(unpacked_.data(), nbytes_);
+  if (waits_ && (!error_ || !compressed_))
+    landing_.write_around(buffer_->range(nbytes_), [this](auto&& write) {
+      buffer_->each_stretch(unpacked_.data(), nbytes_, write);
+    });
+  else if (!error_ && !unpacked_.empty()) buffer_->unpack(unpacked_.data(), nbytes_);
+  landing_.end_write();
   if (scratch_) the_engine().pool().put(scratch_, scratch_nbytes_);
   scratch_ = nullptr;
   message_.reset();
@@ -384,6 +395,11 @@ void Transfer::tell(void* status) const {
 void Transfer::cancel() {
   if (in_) in_->cancel();
   if (plain_ && !in_) mpi_cancel.call(&request_);
+}
+
+void Transfer::abandon() {
+  if (in_) in_->leave();
+  Pending::abandon();
 }
 
 Pending::Tasks Transfer::tasks() {

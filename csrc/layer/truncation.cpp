@@ -20,7 +20,10 @@ Own error_class("PMPI_Error_class"), iprobe("PMPI_Iprobe");
 constexpr double draining_seconds = 1, arrival_seconds = 10e-3;
 
 // The last receives by their requests, few enough that noting one takes no time.
-struct Place { std::atomic<Word> request{0}, comm{0}; };
+struct Place {
+  std::atomic<Word> request{0}, comm{0};
+  std::atomic<uint8_t*> begin{nullptr}, end{nullptr};
+};
 std::array<Place, 1024> places;
 
 Place& place_of(Word request) { return places[(request ^ request >> 8) % places.size()]; }
@@ -94,11 +97,22 @@ void look_for_truncation(Comm& comm, int error, const void* status) {
   drain(comm, status);
 }
 
-void remember_receive(Word request, const Comm& comm) {
+void remember_receive(Word request, const Comm& comm, const Range& range) {
   Place& place = place_of(request);
   place.request.store(request, std::memory_order_relaxed);
   place.comm.store(comm.handle, std::memory_order_relaxed);
+  place.begin.store(range.begin, std::memory_order_relaxed);
+  place.end.store(range.end, std::memory_order_relaxed);
   any_receives.store(true, std::memory_order_relaxed);
+}
+
+bool is_mpi_receiving(const Range& range) {
+  return any_receives.load(std::memory_order_relaxed) &&
+         std::any_of(places.begin(), places.end(), [&range](const Place& place) {
+           const Range its = {place.begin.load(std::memory_order_relaxed),
+                              place.end.load(std::memory_order_relaxed)};
+           return its.meets(range) && place.request.load(std::memory_order_relaxed);
+         });
 }
 
 void forget_receive(Word request) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "landing.h"
 #include "streams.h"
 
 namespace compcoll {
@@ -16,8 +17,10 @@ void drop_truncated(Comm& comm, int source, const std::vector<Opening>& all);
 // MPI has ended a receive: where it has truncated a message that was compressed, its chunks are received.
 void look_for_truncation(Comm& comm, int error, const void* status);
 
-// A request for a receive was made on a communicator whose messages may be compressed.
-void remember_receive(Word request, const Comm& comm);
+// A request for a receive into some memory was made on a communicator whose messages may be compressed.
+void remember_receive(Word request, const Comm& comm, const Range& range);
+// Whether one that was made lately, and is not complete, has some of these bytes.
+bool is_mpi_receiving(const Range& range);
 // The request is no more, and another one may get its handle.
 void forget_receive(Word request);
 // Whether there was one.

@@ -1,0 +1,170 @@
+#include "landing.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+// A receive of MPI's into a program's buffer, where nobody has looked.
+struct InPlace {
+  Range bytes, first;  // the latter of what may be a first message
+  uint64_t number;
+  std::vector<Withheld> withheld;
+};
+
+struct Landings {
+  std::mutex mutex;
+  std::map<uint8_t*, InPlace> in_place;  // by their first bytes; no two have bytes in common
+  std::vector<Range> written;  // what the layer is writing to
+  uint64_t n = 0;
+};
+
+Landings& landings() {
+  static auto one = new Landings;
+  return *one;
+}
+
+// Calls `visit` with each receive in place that has some of these bytes; with the lock.
+template <class Visit>
+void each_in_place(const Range& bytes, Visit&& visit) {
+  auto& all = landings().in_place;
+  auto one = all.upper_bound(bytes.begin);
+  if (one != all.begin()) --one;
+  for (; one != all.end() && one->first < bytes.end; ++one)
+    if (one->second.bytes.meets(bytes)) visit(one->second);
+}
+
+bool meets_first(const Range& bytes) {
+  bool found = false;
+  each_in_place(bytes, [&](const InPlace& one) { found = found || one.first.meets(bytes); });
+  return found;
+}
+
+}  // namespace
+
+std::atomic<int> n_in_place{0};
+
+bool is_guarded(const Range& bytes) {
+  std::lock_guard<std::mutex> lock(landings().mutex);
+  return meets_first(bytes);
+}
+
+// -- withheld bytes
+
+void Withheld::add(uint8_t* place, const uint8_t* from, uint64_t nbytes) {
+  if (!places.empty() && places.back().first + places.back().second == place) places.back().second += nbytes;
+  else places.emplace_back(place, nbytes);
+  bytes.insert(bytes.end(), from, from + nbytes);
+}
+
+void Withheld::write(const Range& except) const {
+  const uint8_t* from = bytes.data();
+  for (auto [place, nbytes] : places) {
+    uint8_t *end = place + nbytes, *before = std::clamp(except.begin, place, end),
+            *behind = std::clamp(except.end, before, end);
+    memcpy(place, from, size_t(before - place));
+    memcpy(behind, from + (behind - place), size_t(end - behind));
+    from += nbytes;
+  }
+}
+
+// -- receives in place
+
+bool Landing::receive_in_place(const Range& bytes, uint64_t first_nbytes) {
+  Landings& all = landings();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  bool free = std::none_of(all.written.begin(), all.written.end(),
+                           [&](const Range& one) { return one.meets(bytes); });
+  each_in_place(bytes, [&free](const InPlace&) { free = false; });
+  if (!free) return false;
+  const auto nbytes = std::min(first_nbytes, uint64_t(bytes.end - bytes.begin));
+  all.in_place[bytes.begin] = {bytes, {bytes.begin, bytes.begin + nbytes}, ++all.n, {}};
+  in_place_ = bytes.begin;
+  n_in_place++;
+  return true;
+}
+
+void Landing::looked(uint64_t nbytes) {
+  Landings& all = landings();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  if (!in_place_) return;
+  auto found = all.in_place.find(in_place_);
+  // With the lock, so that nobody writes a later message there in between.
+  for (const Withheld& one : found->second.withheld) one.write({in_place_, in_place_ + nbytes});
+  all.in_place.erase(found);
+  in_place_ = nullptr;
+  n_in_place--;
+}
+
+// -- what the layer writes
+
+bool Landing::begin_write(const Range& bytes) {
+  if (bytes.begin == bytes.end) return true;
+  Landings& all = landings();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  if (!all.in_place.empty() && meets_first(bytes)) return false;
+  all.written.push_back(bytes);
+  written_ = bytes;
+  return true;
+}
+
+void Landing::end_write() {
+  if (written_.begin == written_.end) return;
+  Landings& all = landings();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  auto found = std::find_if(all.written.begin(), all.written.end(), [this](const Range& one) {
+    return one.begin == written_.begin && one.end == written_.end;
+  });
+  *found = all.written.back();
+  all.written.pop_back();
+  written_ = {};
+}
+
+Landing::Around::Around(Landing& landing, const Range& bytes) : landing_(landing) {
+  Landings& all = landings();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  each_in_place(bytes, [&](const InPlace& one) { guarded_.push_back({one.first, one.number, {}}); });
+  all.written.push_back(bytes);
+  landing_.written_ = bytes;
+}
+
+void Landing::Around::write(uint8_t* place, const uint8_t* from, uint64_t nbytes) {
+  uint8_t* const end = place + nbytes;
+  for (Guarded& one : guarded_) {  // in the order of their places
+    if (place == end) return;
+    uint8_t *before = std::clamp(one.bytes.begin, place, end), *behind = std::clamp(one.bytes.end, before, end);
+    memcpy(place, from, size_t(before - place));
+    from += before - place;
+    if (before != behind) one.withheld.add(before, from, uint64_t(behind - before));
+    from += behind - before;
+    place = behind;
+  }
+  memcpy(place, from, size_t(end - place));
+}
+
+// What was looked at in the meantime is written, too: the receive that was there, or this one, may be the last.
+Landing::Around::~Around() {
+  {
+    Landings& all = landings();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    for (Guarded& one : guarded_) {
+      auto found = all.in_place.find(one.bytes.begin);
+      if (found != all.in_place.end() && found->second.number == one.number)
+        found->second.withheld.push_back(std::move(one.withheld));
+      else one.withheld.write({});
+    }
+  }
+  landing_.end_write();
+}
+
+Landing::~Landing() {
+  looked(0);
+  end_write();
+}
+
+}  // namespace layer
+}  // namespace compcoll
