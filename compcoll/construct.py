@@ -44,7 +44,6 @@ def construct(
 
     Every rank raises where they do not agree. ``itself``: the communicator is to have it, and no duplicate.
     """
-    _begin()
     plain = MPI.Intracomm(origin)
     error: Exception | None = None
     agreed: dict[str, str] | str
@@ -54,6 +53,8 @@ def construct(
     shares = asked = False
     policy = Policy()
     try:
+        _begin()
+        start_engine()
         seconds = environment.timeout()
         environment.check_all()
         threads, shares = environment.threads(), environment.shared_memory()
@@ -124,6 +125,7 @@ def mark_group(comm: MPI.Intracomm, policies: Sequence[Policy], like: Marked | N
         Of a group whose links have been measured, if there is one.
     """
     _begin()
+    start_engine()
     nodes, shares = environment.nodes(_WORLD.Get_size()), environment.shared_memory()
     mine = survey(comm, environment.threads(), nodes, shares)
     everyone = comm.allgather((mine, hooks.watched, _RANDOM.getrandbits(64)))

@@ -74,10 +74,11 @@ class Checkpointer:
             self._local = self._shared if local is None else os.path.abspath(local)
             self._codec: Codec = make_codec(codec)
             self._keep, self._whole_every = keep, whole_every
+            self._flusher = ThreadPoolExecutor(1, "checkpoint")
+            self._flusher.submit(int).result()  # an error here is one of all ranks, later it would not be
         self._comm = self._comm.Dup()
         self._rank, self._size = self._comm.rank, self._comm.size
         self._partner, self._guest = self._partners()
-        self._flusher = ThreadPoolExecutor(1, "checkpoint")
         self._flush: Future[None] | None = None
         # The names of complete sets, each with that of the set of its bases, by folder.
         self._complete: dict[str, list[_Set]] = {self._local: [], self._shared: []}

@@ -70,6 +70,14 @@ def start(bint threaded, double seconds):
         library = engine_library()
 
 
+def start_threads() -> bool:
+    """Start the threads that progress calls and ask Python; whether there are both."""
+    cdef cbool all_there
+    with nogil:
+        all_there = c_start_threads()
+    return all_there
+
+
 cpdef uint32_t offset_of(str field) except *:
     """Offset of a status's field, found by storing a marker in it."""
     status, marker = MPI.Status(), 0x1b2c3d4e

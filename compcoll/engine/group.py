@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from compcoll.devices import cuda
 from compcoll.engine import _engine
+from compcoll.engine.start import start_threads
 
 __all__ = [
     "Facts",
@@ -55,7 +56,7 @@ class Facts:
     ranks_per_node, workers : int
         The most of any node, and the fewest threads of any rank.
     multithreaded : bool
-        Whether all ranks may call MPI from several threads.
+        Whether all ranks may call MPI from several threads, and have them.
     gpus : bool
         Whether all ranks have a GPU that arrays may lie on.
     nodes : tuple of int
@@ -131,7 +132,7 @@ class RankFacts:
 def survey(
     comm: MPI.Intracomm, workers: int | None, nodes: list[int] | None = None, shares: bool = True
 ) -> RankFacts:
-    """Look around; collective. ``workers`` are those that somebody asked for, ``nodes`` those of
+    """Look around, and start threads; collective. ``workers`` are those that somebody asked for, ``nodes`` those of
     COMM_WORLD's ranks where they are not to be found, ``shares`` whether memory may be shared.
     """
     comm = MPI.Intracomm(comm)
@@ -145,13 +146,11 @@ def survey(
     node.Free()
     # The cores that no rank of the node runs on, shared out; at most 8.
     spare = min(8, max(0, len(cores) // near - 1))
-    with _engine.plain_calls():  # a program may have asked for less than there is
-        multithreaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
     memory = min(rank for _, rank, _ in found)
     name = memory if nodes is None else -1 - nodes[_WORLD.Get_rank()]
     return RankFacts(
         spare if workers is None else workers,
-        multithreaded,
+        start_threads(),
         cuda.is_usable(),
         name,
         memory,

@@ -202,6 +202,7 @@ cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
         void add(CPart, const vector[uint8_t]&, const vector[uint8_t]&) except +
     void set_root_is_read_only(cbool)
     void c_set_phase "compcoll::layer::set_phase"(int)
+    cbool c_start_threads "compcoll::layer::start_threads"()
     CEngine& the_engine()
     const CLibrary& engine_library()
 

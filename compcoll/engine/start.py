@@ -7,7 +7,7 @@ from mpi4py import MPI
 from compcoll.core import environment
 from compcoll.engine import _engine
 
-__all__ = ["start_engine"]
+__all__ = ["start_engine", "start_threads"]
 
 
 def start_engine(workers: int | None = None, sharing: float = 1.0) -> None:
@@ -22,6 +22,20 @@ def start_engine(workers: int | None = None, sharing: float = 1.0) -> None:
         _engine.set_workers(workers)
     if sharing > 1:
         _engine.crowd()
+
+
+def start_threads() -> bool:
+    """Start the threads of nonblocking calls, where there are none yet.
+
+    Returns
+    -------
+    bool
+        Whether this rank may call MPI from several threads, and has them: the system may be out of threads.
+    """
+    with _engine.plain_calls():  # a program may have asked for less than there is
+        if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+            return False
+    return bool(_engine.start_threads())
 
 
 _named: list[int] = []

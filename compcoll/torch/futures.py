@@ -72,10 +72,13 @@ class Future(torch.futures.Future):
                 self._complete(result, error)
                 return
         thread = Thread(target=self._call, args=(result, error), name="compcoll-future", daemon=True)
-        with _lock:
-            thread.start()
-            _callers[:] = [thread, *filter(Thread.is_alive, _callers)]
-            before_finalize(_join_callers)
+        try:
+            with _lock:
+                thread.start()
+                _callers[:] = [thread, *filter(Thread.is_alive, _callers)]
+                before_finalize(_join_callers)
+        except RuntimeError:  # the system is out of threads: callbacks that wait for nothing work here as well
+            self._call(result, error)
 
     def _call(self, result: Any, error: BaseException | None) -> None:
         with in_phase(self._is_backward):

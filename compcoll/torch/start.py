@@ -20,6 +20,7 @@ from mpi4py import MPI
 from torch.distributed import distributed_c10d as c10d
 
 from compcoll.engine import _engine
+from compcoll.engine.start import start_engine, start_threads
 from compcoll.launch import is_launched
 from compcoll.launch.bootstrap import is_forked
 from compcoll.launch.pmi import ranks_of
@@ -27,6 +28,7 @@ from compcoll.launch.torchrun import start_mpi
 from compcoll.policy.policy import check_same
 from compcoll.torch import peers, policies
 from compcoll.torch.core import Core, at_exit, end_job
+from compcoll.torch.finisher import finisher
 from compcoll.torch.policies import Options
 
 __all__ = ["forget", "make_core", "set_environment"]
@@ -143,17 +145,24 @@ def make_core(opts: Any, options: Any) -> Core:
     peers.watch_store(opts.store if is_first else c10d._get_default_store(), is_first)
     with _engine.plain_calls():  # a program may have asked for less than there is
         level = MPI.Query_thread()
-    mine = policies.settled(options), _WORLD.Get_rank(), peers.next_serial(), level
+    start_engine()
+    mine = policies.settled(options), _WORLD.Get_rank(), peers.next_serial(), level, _has_threads()
     what = f"the process group {opts.group_id!r}"
     everyone = peers.exchange(opts.store, rank, size, mine, timeout.total_seconds(), what)
     check_same([theirs for theirs, *_ in everyone], rank)
-    single = [other for other, (*_, level) in enumerate(everyone) if level != MPI.THREAD_MULTIPLE]
+    single = [other for other, (*_, level, _) in enumerate(everyone) if level != MPI.THREAD_MULTIPLE]
     if single:
         raise RuntimeError(
             f"MPI.THREAD_MULTIPLE is missing on {ranks_of(single)}, and the backend compcoll needs it: leave "
             'mpi4py.rc.thread_level at "multiple", or call MPI.Init_thread(MPI.THREAD_MULTIPLE)'
         )
-    serial = peers.next_serial([serial for _, _, serial, _ in everyone]) - 1
+    lacking = [other for other, (*_, has_threads) in enumerate(everyone) if not has_threads]
+    if lacking:
+        raise RuntimeError(
+            f"no threads can be started on {ranks_of(lacking)}, and the backend compcoll needs three: raise the "
+            "limit of the system or container (`ulimit -u`, pids.max)"
+        )
+    serial = peers.next_serial([serial for _, _, serial, *_ in everyone]) - 1
     try:
         with _engine.plain_calls():  # of COMM_WORLD, which may have a policy of its own
             comm = _create(ranks := [one for _, one, *_ in everyone], serial)
@@ -167,6 +176,14 @@ def make_core(opts: Any, options: Any) -> Core:
     if is_first:
         _default[:] = [core]
     return core
+
+
+def _has_threads() -> bool:
+    try:
+        finisher()
+    except RuntimeError:
+        return False
+    return start_threads()
 
 
 def _create(ranks: Sequence[int], serial: int) -> MPI.Intracomm:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Event, RLock, Thread
@@ -137,7 +138,8 @@ class Recording:
         hooks.watched = 1 if trace is None else 2
         self.begin()
         if trace is not None:
-            Thread(target=self._flush_now_and_then, daemon=True).start()
+            with suppress(RuntimeError):  # without a thread records are written when there are many, and last
+                Thread(target=self._flush_now_and_then, daemon=True).start()
         before_finalize(self.finish)
 
     def begin(self) -> None:

@@ -124,12 +124,23 @@ std::shared_ptr<PendingTask> Progress::add(std::shared_ptr<Task> task, PendingTa
                                                std::move(completion));
   std::unique_lock<std::mutex> lock(mutex_);
   pending_.push_back(pending);
-  if (threaded_ && !thread_.joinable()) thread_ = std::thread(main_, [this] { loop(); });
+  start_locked();
   hurried_ |= pending->rest() < nap;
   bool wake = asleep_ || hurried_;
   lock.unlock();
   if (wake) changed_.notify_one();
   return pending;
+}
+
+bool Progress::start() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return start_locked();
+}
+
+// With the lock. Without a thread waits and tests do its work.
+bool Progress::start_locked() {
+  if (threaded_ && !running_ && !stopped_) running_ = start_thread(main_, [this] { loop(); }, &thread_);
+  return running_;
 }
 
 bool Progress::step_some(const bool* attended) {
@@ -163,7 +174,7 @@ End Progress::wait(const Completions& completions, const std::function<bool()>& 
   Ending ending(limit, interrupted);
   End end = End::DONE;
   while (end == End::DONE && !reached()) {
-    if (step_some(threaded_ ? &attended : nullptr)) {
+    if (step_some(running_ ? &attended : nullptr)) {
       backoff.moved();
     } else {
       double pause = backoff.pause();

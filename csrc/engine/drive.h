@@ -92,12 +92,14 @@ class Progress {
   // own if none is given.
   std::shared_ptr<PendingTask> add(std::shared_ptr<Task> task, PendingTask::Finished finished,
                                    std::shared_ptr<Completion> completion = nullptr);
+  // Starts the thread, which `add` does otherwise; whether there is one.
+  bool start();
   // Moves on what was left; whether anything moved.
   bool step() { return step_some(nullptr); }
   // The same behind what the thread is at: of what can be complete, all is.
   void step_all();
   // The same where there is no thread for it.
-  bool step_alone() { return !threaded_ && step(); }
+  bool step_alone() { return !running_ && step(); }
   // Moves on what completions need until `reached`, for `limit` seconds at most.
   End wait(const Completions& completions, const std::function<bool()>& reached, double limit,
            const std::function<bool()>& interrupted);
@@ -109,6 +111,7 @@ class Progress {
   void stop();
 
  private:
+  bool start_locked();
   // Of all that was left, or of what is `attended` or not.
   bool step_some(const bool* attended);
   void loop();
@@ -122,7 +125,7 @@ class Progress {
   const bool threaded_;
   const double stall_seconds_;
   const ThreadMain main_;
-  std::atomic<bool> crowded_{false};
+  std::atomic<bool> crowded_{false}, running_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<PendingTask>> pending_;

@@ -1,6 +1,7 @@
 // How the engine's threads begin.
 #pragma once
 #include <functional>
+#include <thread>
 
 namespace compcoll {
 namespace engine {
@@ -10,6 +11,9 @@ namespace engine {
 using ThreadMain = void (*)(const std::function<void()>& loop);
 
 inline void run_loop(const std::function<void()>& loop) { loop(); }
+
+// Starts a thread; false where the system has none for this process, which is said once.
+bool start_thread(ThreadMain main, std::function<void()> loop, std::thread* thread);
 
 }  // namespace engine
 }  // namespace compcoll

@@ -8,7 +8,10 @@ namespace compcoll {
 namespace engine {
 
 Workers::Workers(int n, ThreadMain main) {
-  for (int i = 0; i < n; i++) threads_.emplace_back(main, [this] { loop(); });
+  threads_.reserve(size_t(n));
+  std::thread thread;
+  while (int(threads_.size()) < n && start_thread(main, [this] { loop(); }, &thread))
+    threads_.push_back(std::move(thread));
 }
 
 Workers::~Workers() {

@@ -16,6 +16,7 @@ class Run;
 
 class Workers {
  public:
+  // As many of `n` threads as can be started.
   explicit Workers(int n, ThreadMain main = run_loop);
   ~Workers();
   Workers(const Workers&) = delete;

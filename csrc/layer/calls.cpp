@@ -185,7 +185,7 @@ bool is_mpis(const Call& call, bool* handled, int* error) {
     return true;
   }
   if (call.form != blocking && !comm.settings.threads) {
-    note_plain(call, because("MPI.THREAD_MULTIPLE is missing on some ranks"));
+    note_plain(call, because("MPI.THREAD_MULTIPLE, or a thread, is missing on some ranks"));
     return true;
   }
   if (call.form != blocking && comm.settings.names) {

@@ -233,6 +233,8 @@ Word own_sum(const Call& call);
 engine::Engine& the_engine();
 const engine::Library& engine_library();
 bool has_engine();
+// Starts the threads without which no call goes on by itself; whether there are all of them.
+bool start_threads();
 void start_engine(bool threaded, double stall_seconds, engine::ThreadMain main);
 // What is said of tasks that made no progress for so long.
 std::string late_text();

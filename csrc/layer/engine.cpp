@@ -29,6 +29,12 @@ void start_engine(bool threaded, double seconds, engine::ThreadMain main) {
   process_engine = new engine::Engine(threaded, seconds, main);
 }
 
+bool start_threads() {
+  if (!process_engine) return false;
+  const bool progresses = process_engine->progress().start();
+  return start_python_thread() && progresses;
+}
+
 void stop_engine() {
   if (!process_engine) return;
   Unlocked unlocked;

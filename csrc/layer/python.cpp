@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/thread.h"
 #include "mpi.h"
 
 namespace compcoll {
@@ -40,17 +41,25 @@ class Thread {
 
   const Python* python() const { return alive_ ? &python_ : nullptr; }
 
+  bool start() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return alive_ && (thread_.joinable() || engine::start_thread(engine::run_loop, [this] { loop(); }, &thread_));
+  }
+
+  // False where there is no thread for it.
   bool run(const std::function<void(const Python&)>& job) {
     Unlocked unlocked;
     std::unique_lock<std::mutex> lock(mutex_);
     if (!alive_) return false;
-    if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
     if (job_) {  // which may wait for a rank that waits for this one
       lock.unlock();
-      std::thread([&] {
+      std::thread another;
+      auto run_job = [&] {
         ReentrancyGuard within;
         python_.run([&] { job(python_); });
-      }).join();
+      };
+      if (!engine::start_thread(engine::run_loop, run_job, &another)) return false;
+      another.join();
       return true;
     }
     bool done = false;
@@ -112,19 +121,20 @@ void with_python(const Python& python) { thread().begin(python); }
 
 void without_python() { thread().end(); }
 
+bool start_python_thread() { return thread().start(); }
+
 const Python* python() { return thread().python(); }
 
 bool ask_python(const std::function<void(const Python&)>& job) {
   // An MPI that is for one thread gets calls of one alone.
-  if (reentrant || library().thread_level < library().thread_serialized) {
-    const Python* here = python();
-    if (!here) return false;
-    Unlocked unlocked;
-    ReentrancyGuard within;
-    job(*here);
-    return true;
-  }
-  return thread().run(job);
+  const bool apart = !reentrant && library().thread_level >= library().thread_serialized;
+  if (apart && thread().start() && thread().run(job)) return true;
+  const Python* here = python();
+  if (!here) return false;
+  Unlocked unlocked;
+  ReentrancyGuard within;
+  job(*here);
+  return true;
 }
 
 }  // namespace layer

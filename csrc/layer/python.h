@@ -54,10 +54,13 @@ struct Python {
 // Has calls decided on by Python from now on; until `without_python` where its interpreter ends.
 void with_python(const Python& python);
 void without_python();
+// Starts the thread that asks it, where there is none yet; whether there is one.
+bool start_python_thread();
 const Python* python();
 
 // Runs a job that takes the interpreter's lock, on a thread of its own: no signal's handler raises there.
-// This thread gives the lock up meanwhile. False where there is no interpreter.
+// This thread gives the lock up meanwhile, or runs the job where no other one can be started. False where
+// there is no interpreter.
 bool ask_python(const std::function<void(const Python&)>& job);
 
 }  // namespace layer
