@@ -158,7 +158,7 @@ cdef extern from "engine/schedule.h" namespace "compcoll::engine" nogil:
         vector[int32_t] successors
         vector[Scratch] scratch
         int32_t rank, size, n_buffers, n_frames, n_tags
-        void count_users()
+        void count_users() except +
 
 
 cdef class Compiled:

@@ -24,7 +24,7 @@ cdef class Count:
     """
 
     def __init__(self, int64_t most, int64_t skip=0):
-        self.own = shared_ptr[CCount](new CCount(most, skip))
+        self.own = make_shared[CCount](most, skip)
 
     @property
     def calls(self):

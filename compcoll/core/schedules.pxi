@@ -5,7 +5,7 @@ import numpy as np
 from libc.stdint cimport int32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 from libcpp cimport bool as cbool
-from libcpp.memory cimport shared_ptr
+from libcpp.memory cimport make_shared, shared_ptr
 from libcpp.vector cimport vector
 
 
@@ -38,7 +38,7 @@ cdef extern from * nogil:
       if (n) memcpy(static_cast<void*>(to.data()), from, n * sizeof(T));
     }
     """
-    void read_into[T](vector[T]&, const void*, size_t)
+    void read_into[T](vector[T]&, const void*, size_t) except +
 
 
 cdef class Compiled:
@@ -50,8 +50,8 @@ cdef class Compiled:
     """
 
     def __init__(self, schedule):
-        cdef CSchedule* s = new CSchedule()
-        self.own.reset(s)
+        self.own = make_shared[CSchedule]()
+        cdef CSchedule* s = self.own.get()
         read_into(s.ops, <void*><uintptr_t>schedule.ops.ctypes.data, len(schedule.ops))
         read_into(s.blocks, <void*><uintptr_t>schedule.blocks.ctypes.data, len(schedule.blocks))
         read_into(s.successors, <void*><uintptr_t>schedule.successors.ctypes.data, len(schedule.successors))

@@ -132,8 +132,10 @@ class RankFacts:
 def survey(
     comm: MPI.Intracomm, workers: int | None, nodes: list[int] | None = None, shares: bool = True
 ) -> RankFacts:
-    """Look around, and start threads; collective. ``workers`` are those that somebody asked for, ``nodes`` those of
-    COMM_WORLD's ranks where they are not to be found, ``shares`` whether memory may be shared.
+    """Look around, and start threads; collective.
+
+    ``workers`` are those that somebody asked for, ``nodes`` those of COMM_WORLD's ranks where they are not to
+    be found, ``shares`` whether memory may be shared.
     """
     comm = MPI.Intracomm(comm)
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)

@@ -10,7 +10,7 @@ cdef extern from "layer/mpi.h" namespace "compcoll::layer" nogil:
         Word comm_null, comm_self, comm_world, type_null, request_null, message_null, info_null, byte, uint64
         Word sum, max, errors_return
         int undefined, in_status, proc_null, any_source, any_tag
-        int err_buffer, err_count, err_other, err_request, err_truncate
+        int err_buffer, err_count, err_no_mem, err_other, err_request, err_truncate
         int thread_level, thread_serialized, largest_tag
         int combiners[13]
         int cart, graph
@@ -49,7 +49,7 @@ cdef extern from "layer/python.h" namespace "compcoll::layer" nogil:
     cdef cppclass KeptRef:
         const CKept* get()
     uint64_t next_number()
-    vector[uint64_t] take_ended()
+    vector[uint64_t] take_ended() except +
     void set_reentrant(int)
     cdef struct CPython "compcoll::layer::Python":
         void (*prepare)(void*) noexcept
@@ -63,7 +63,6 @@ cdef extern from "layer/report.h" namespace "compcoll::layer" nogil:
     int n_names, n_operations, n_accelerated, name_send "compcoll::layer::Send"
     const char* text_of(int)
     cdef cppclass CWay "compcoll::layer::Way":
-        CWay()
         string codec, algorithm, reason
         cbool lossless, writes_back
     cdef cppclass WayRef "std::shared_ptr<const compcoll::layer::Way>":
@@ -100,7 +99,7 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
     cdef cppclass OriginRef "std::shared_ptr<const compcoll::layer::Origin>":
         const COrigin* get()
     cdef cppclass COrigin "compcoll::layer::Origin":
-        COrigin()
+        COrigin() except +
         KeptRef kept
         OriginRef parent
         vector[int] ranks
@@ -131,7 +130,7 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
     CComm* c_mark "compcoll::layer::mark"(Word, const Settings&, OriginRef) except +
     int c_duplicate "compcoll::layer::duplicate"(
         Word, const Settings&, OriginRef, string, CComm**) except +
-    vector[uint64_t] c_duplicates_of "compcoll::layer::duplicates_of"(Word)
+    vector[uint64_t] c_duplicates_of "compcoll::layer::duplicates_of"(Word) except +
     CComm* c_find_duplicate "compcoll::layer::find_duplicate"(Word, const string&)
     void note_object(Word, void*)
     void drop_object(void*)
@@ -146,8 +145,6 @@ cdef extern from "layer/errors.h" namespace "compcoll::layer" nogil:
         FALLBACK, FRAME, MISMATCH_ "compcoll::layer::MISMATCH", TIMEOUT_ "compcoll::layer::TIMEOUT"
         BROKEN_ "compcoll::layer::BROKEN", POLICY, CODEC
     int class_of(Fault)
-    int code_of_fault "compcoll::layer::code_of"(Fault, const string&)
-    int code_of_class "compcoll::layer::code_of"(int, const string&)
     cdef struct Failure:
         const Error* error
         uint64_t part
@@ -224,7 +221,7 @@ cdef extern from "layer/streams.h" namespace "compcoll::layer" nogil:
         int code
     cdef cppclass CNotices "compcoll::layer::Notices":
         cbool settled()
-    void c_set_receiving "compcoll::layer::set_receiving"(uint32_t, const CCoding&, KeptRef)
+    void c_set_receiving "compcoll::layer::set_receiving"(uint32_t, const CCoding&, KeptRef) except +
     uint64_t largest_first_chunk
 
 cdef extern from "layer/check.h" namespace "compcoll::layer" nogil:
@@ -254,8 +251,8 @@ cdef extern from "layer/started.h" namespace "compcoll::layer" nogil:
         cbool is_late()
         string difference(double) except +
         int error()
-        vector[CNote] notes()
-    vector[uint64_t] c_take_ended "compcoll::layer::take_ended"(double)
+        vector[CNote] notes() except +
+    vector[uint64_t] c_take_ended "compcoll::layer::take_ended"(double) except +
     void c_wake_client "compcoll::layer::wake_client"()
 
 cdef extern from "<dlfcn.h>" nogil:
@@ -282,8 +279,19 @@ cdef extern from * nogil:
     using namespace compcoll::layer;
     using OriginRef = std::shared_ptr<const Origin>;
     static OriginRef hold_origin(Origin* one) { return OriginRef(one); }
-    static std::shared_ptr<const Way> hold_way(Way* one) { return std::shared_ptr<const Way>(one); }
+    // Texts come as C has them: Cython's own strings are made where no exception is caught.
+    static std::shared_ptr<const Way> make_way(const char* codec, const char* algorithm, const char* reason,
+                                               bool lossless, bool writes_back) {
+      auto way = std::make_shared<Way>();
+      way->codec = codec, way->algorithm = algorithm, way->reason = reason;
+      way->lossless = lossless, way->writes_back = writes_back;
+      return way;
+    }
+    static int code_with_text(Fault fault, const char* text) { return code_of(fault, text); }
+    static int code_with_text(int error_class, const char* text) { return code_of(error_class, text); }
+    static void say(Failure* failure, const char* text) { failure->text = text; }
     static KeptRef hold_kept(uint64_t number) { return std::make_shared<const Kept>(number); }
+    static compcoll::engine::Coding copy_of(const compcoll::engine::Coding& one) { return one; }
     }
     static std::shared_ptr<const compcoll::engine::Schedule> constant(
         const std::shared_ptr<compcoll::engine::Schedule>& one) { return one; }
@@ -297,9 +305,13 @@ cdef extern from * nogil:
     void restore_thread(void*)
     CPython with_thread_states(CPython)
     void start_with_thread_states(cbool, double) except +
-    OriginRef hold_origin "of_layer::hold_origin"(COrigin*)
-    WayRef hold_way "of_layer::hold_way"(CWay*)
-    KeptRef hold_kept "of_layer::hold_kept"(uint64_t)
+    OriginRef hold_origin "of_layer::hold_origin"(COrigin*) except +
+    WayRef make_way "of_layer::make_way"(const char*, const char*, const char*, cbool, cbool) except +
+    int code_of_fault "of_layer::code_with_text"(Fault, const char*) except +
+    int code_of_class "of_layer::code_with_text"(int, const char*) except +
+    void say "of_layer::say"(Failure*, const char*) except +
+    KeptRef hold_kept "of_layer::hold_kept"(uint64_t) except +
+    CCoding copy_of "of_layer::copy_of"(const CCoding&) except +
     ScheduleRef constant(const shared_ptr[CSchedule]&)
     NeighboursRef near(const shared_ptr[CNeighbours]&)
 
@@ -400,7 +412,7 @@ def _configure():
     c.undefined, c.in_status = MPI.UNDEFINED, MPI.ERR_IN_STATUS
     c.proc_null, c.any_source, c.any_tag = MPI.PROC_NULL, MPI.ANY_SOURCE, MPI.ANY_TAG
     c.err_buffer, c.err_count, c.err_other = MPI.ERR_BUFFER, MPI.ERR_COUNT, MPI.ERR_OTHER
-    c.err_request, c.err_truncate = MPI.ERR_REQUEST, MPI.ERR_TRUNCATE
+    c.err_request, c.err_truncate, c.err_no_mem = MPI.ERR_REQUEST, MPI.ERR_TRUNCATE, MPI.ERR_NO_MEM
     c.thread_level, c.thread_serialized = MPI.Query_thread(), MPI.THREAD_SERIALIZED
     c.largest_tag = _WORLD.Get_attr(MPI.TAG_UB)
     for i, name in enumerate(_COMBINERS):
@@ -875,9 +887,11 @@ def error_class(str name) -> int:
 
 cdef int code_from(problem):
     """MPI's code of an exception."""
-    cdef string text = (str(problem) or type(problem).__name__).encode()
+    cdef bytes text = (str(problem) or type(problem).__name__).encode()
     if isinstance(problem, MPI.Exception):
         return problem.Get_error_code()
+    if isinstance(problem, MemoryError):
+        return MPI.ERR_NO_MEM
     for kind, fault in (
         (FrameError, FRAME), (MismatchError, MISMATCH_), (PolicyError, POLICY),
         (FallbackError, FALLBACK), (TimeoutError, TIMEOUT_),
@@ -886,38 +900,42 @@ cdef int code_from(problem):
             return code_of_fault(fault, text)
     if isinstance(problem, (TypeError, ValueError)):
         return code_of_class(MPI.ERR_ARG, text)
-    return code_of_class(MPI.ERR_OTHER, f"{type(problem).__name__}: {problem}".encode())
+    text = f"{type(problem).__name__}: {problem}".encode()
+    return code_of_class(MPI.ERR_OTHER, text)
 
 
 cdef void describe_c(void* given) noexcept with gil:
     """Put an error of the engine into words."""
     cdef Failure* failure = <Failure*>given
     cdef const Error* error = failure.error
+    cdef bytes text
     try:
         if error.problem == Problem.CALLBACK:
             problem = kept[failure.part].failed
-            failure.fault = CODEC
-            failure.text = f"a codec failed: {problem!r}".encode()
+            failure.fault, text = CODEC, f"a codec failed: {problem!r}".encode()
             if isinstance(problem, FrameError):
-                failure.fault, failure.text = FRAME, str(problem).encode()
+                failure.fault, text = FRAME, str(problem).encode()
+            say(failure, text)
             return
         problem = problem_of(error)
         if isinstance(problem, FrameError):
-            failure.text = str(problem).encode()
+            text = str(problem).encode()
+            say(failure, text)
             return
         failure.code = code_from(problem)
     except BaseException as other:
-        failure.text = repr(other).encode()
+        failure.code = MPI.ERR_NO_MEM  # where there is none for a text
+        text = repr(other).encode()
+        say(failure, text)
+        failure.code = 0
 
 
 # -- decisions
 
 
 cdef WayRef way_of(str codec, str algorithm, str reason, bint lossless, bint writes_back):
-    cdef CWay* way = new CWay()
-    way.codec, way.algorithm, way.reason = codec.encode(), algorithm.encode(), reason.encode()
-    way.lossless, way.writes_back = lossless, writes_back
-    return hold_way(way)
+    cdef bytes names = codec.encode(), algorithms = algorithm.encode(), reasons = reason.encode()
+    return make_way(names, algorithms, reasons, lossless, writes_back)
 
 
 cdef class Description:
@@ -1012,7 +1030,7 @@ cdef class Description:
         for one in received:
             into.push_back(one)
         part.schedule = constant(prepared.compiled.own)
-        part.coding, part.inside = prepared.coding.own, prepared.inside.own
+        part.coding, part.inside = copy_of(prepared.coding.own), copy_of(prepared.inside.own)
         if prepared.neighbours is not None:
             part.neighbours = near(prepared.neighbours.own)
         codec = decision.codec
@@ -1059,6 +1077,7 @@ cdef void prepare_c(void* given) noexcept with gil:
         drop_ended()
         _prepare(Description.of(own))
     except BaseException as problem:
+        own.code = MPI.ERR_NO_MEM  # where there is none for the code's text
         own.code = code_from(problem)
 
 
@@ -1097,7 +1116,7 @@ cdef class MessageDescription:
         """Have them sent in chunks of so many elements, of an array with these last dimensions."""
         cdef CStream* stream = self.own.stream.get()
         codec = decision.codec
-        stream.coding, stream.kept, stream.step = coding.own, keep(coding), step
+        stream.coding, stream.kept, stream.step = copy_of(coding.own), keep(coding), step
         stream.way = way_of(codec.spec, "stream", decision.reason, codec.lossless, False)
         if inner:
             stream.plane, stream.row = prod(inner), inner[-1]
@@ -1118,6 +1137,7 @@ cdef void decide_c(void* given) noexcept with gil:
         told.name, told.side = own.comm_name.decode(errors="replace"), kept.get(told.number)
         _decide(told)
     except BaseException as problem:
+        own.code = MPI.ERR_NO_MEM
         own.code = code_from(problem)
 
 

@@ -77,7 +77,7 @@ class Future(torch.futures.Future):
                 thread.start()
                 _callers[:] = [thread, *filter(Thread.is_alive, _callers)]
                 before_finalize(_join_callers)
-        except RuntimeError:  # the system is out of threads: callbacks that wait for nothing work here as well
+        except RuntimeError:  # no thread can be started: callbacks that wait for nothing work here as well
             self._call(result, error)
 
     def _call(self, result: Any, error: BaseException | None) -> None:

@@ -159,8 +159,8 @@ def make_core(opts: Any, options: Any) -> Core:
     lacking = [other for other, (*_, has_threads) in enumerate(everyone) if not has_threads]
     if lacking:
         raise RuntimeError(
-            f"no threads can be started on {ranks_of(lacking)}, and the backend compcoll needs three: raise the "
-            "limit of the system or container (`ulimit -u`, pids.max)"
+            f"no threads can be started on {ranks_of(lacking)}, and the backend compcoll needs three: raise "
+            "the limit of the system or container (`ulimit -u`, pids.max)"
         )
     serial = peers.next_serial([serial for _, _, serial, *_ in everyone]) - 1
     try:

@@ -106,12 +106,15 @@ bool PendingTask::step(bool waits) {
   if (waits) alone.lock();
   else if (!alone.try_lock()) return false;
   if (ended_) return false;
-  bool moved = task_->step(), done = task_->done();
+  bool moved = false, done = false, broken = false;
+  try {
+    moved = task_->step(), done = task_->done(), broken = task_->broken();
+  } catch (...) { broken = true; }  // memory ran out, most likely
   if (moved) backoff_.moved();
   else backoff_.pause();
   if (moved && rest_ > least_rest) rest_ = least_rest;
-  if (!done && !task_->broken() && !backoff_.is_over()) return moved;
-  end_ = done ? End::DONE : task_->broken() ? End::BROKEN : End::TIMEOUT;
+  if (!done && !broken && !backoff_.is_over()) return moved;
+  end_ = done ? End::DONE : broken ? End::BROKEN : End::TIMEOUT;
   Finished finished = std::move(finished_);
   finished(end_);
   ended_ = true;
@@ -143,33 +146,32 @@ bool Progress::start_locked() {
   return running_;
 }
 
+// The last one that stands before a place, which moves there; null where there is none. From the last to the
+// first none is left out: what ends meanwhile is dropped, and others move towards the first place.
+std::shared_ptr<PendingTask> Progress::before(size_t* place) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (*place == all_of_them) drop_ended();
+  *place = std::min(*place, pending_.size());
+  return *place ? pending_[--*place] : nullptr;
+}
+
 bool Progress::step_some(const bool* attended) {
-  std::vector<std::shared_ptr<PendingTask>> some;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    drop_ended();
-    for (const auto& pending : pending_)
-      if (!attended || pending->completion()->attended() == *attended) some.push_back(pending);
-  }
   bool moved = false;
-  for (const auto& pending : some) moved |= pending->step();
+  size_t place = all_of_them;
+  while (const auto pending = before(&place))
+    if (!attended || pending->completion()->attended() == *attended) moved |= pending->step();
   return moved;
 }
 
 void Progress::step_all() {
-  std::vector<std::shared_ptr<PendingTask>> all;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    drop_ended();
-    all = pending_;
-  }
-  for (const auto& pending : all) pending->step(true);
+  size_t place = all_of_them;
+  while (const auto pending = before(&place)) pending->step(true);
 }
 
 End Progress::wait(const Completions& completions, const std::function<bool()>& reached, double limit,
                    const std::function<bool()>& interrupted) {
   const bool attended = true;
-  attend(completions, 1);
+  const Attendance attendance(*this, completions);
   Backoff backoff(limit, spinning(attends_long()));
   Ending ending(limit, interrupted);
   End end = End::DONE;
@@ -187,7 +189,6 @@ End Progress::wait(const Completions& completions, const std::function<bool()>& 
     }
     end = ending.look();
   }
-  attend(completions, -1);
   return end;
 }
 

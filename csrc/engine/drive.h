@@ -111,7 +111,21 @@ class Progress {
   void stop();
 
  private:
+  static constexpr size_t all_of_them = ~size_t(0);
+  // Somebody waits for some, until that is over.
+  struct Attendance {
+    Attendance(Progress& progress, const Completions& completions)
+        : progress(progress), completions(completions) {
+      progress.attend(completions, 1);
+    }
+    ~Attendance() { progress.attend(completions, -1); }
+    Attendance(const Attendance&) = delete;
+    Progress& progress;
+    const Completions& completions;
+  };
+
   bool start_locked();
+  std::shared_ptr<PendingTask> before(size_t* place);
   // Of all that was left, or of what is `attended` or not.
   bool step_some(const bool* attended);
   void loop();

@@ -37,9 +37,17 @@ std::shared_ptr<Run> Engine::begin(std::shared_ptr<const Schedule> schedule, con
 
 End Engine::wait(const std::vector<std::shared_ptr<Task>>& tasks, double limit,
                  const std::function<bool()>& interrupted) {
-  End end = drive(pointers(tasks), limit, stall_seconds_, progress_, interrupted);
-  if (end == End::LATER) return end;
-  for (const auto& task : tasks) forget(task);
+  auto forget_all = [&] {
+    for (const auto& task : tasks) forget(task);
+  };
+  End end;
+  try {
+    end = drive(pointers(tasks), limit, stall_seconds_, progress_, interrupted);
+  } catch (...) {
+    forget_all();
+    throw;
+  }
+  if (end != End::LATER) forget_all();
   return end;
 }
 

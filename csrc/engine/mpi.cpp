@@ -44,8 +44,9 @@ class MpiWire : public Wire {
   void progress() override { probe(0, 0); }
 
   void refuse(int peer, int tag) override {
-    static const uint8_t nothing = 0;
-    send(-1, &nothing, 0, peer, tag);
+    using Isend = int (*)(const void*, int, Handle, int, int, Handle, Handle*);
+    Handle request;  // nobody waits for it, and there may be no memory to keep it
+    reinterpret_cast<Isend>(mpi_.isend)(nullptr, 0, Handle(mpi_.byte), peer, tag, comm_, &request);
   }
   bool is_refused(int tag) override { return probe(mpi_.any_source, tag); }
 

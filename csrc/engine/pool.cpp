@@ -53,7 +53,9 @@ uint8_t* Pool::get(uint64_t nbytes) {
 void Pool::put(uint8_t* memory, uint64_t nbytes) {
   int index = class_of(nbytes);
   std::lock_guard<std::mutex> lock(mutex_);
-  idle_[index].push_back(memory);
+  try {
+    idle_[index].push_back(memory);
+  } catch (const std::bad_alloc&) { return release(memory, index); }
   idle_nbytes_ += size_of(index);
   for (int largest = n_classes - 1; idle_nbytes_ > keep_nbytes_; largest--) {
     auto& idle = idle_[largest];

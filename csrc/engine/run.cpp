@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
-#include <set>
 
 #include "clock.h"
 #include "dense.h"
@@ -131,7 +130,12 @@ bool Run::work() {
   int32_t op = take(work_, 0);
   if (op == NONE) op = take(idle_, 0);
   if (op == NONE) return false;
-  execute(op);
+  try {
+    execute(op);
+  } catch (const std::bad_alloc&) {
+    broken_ = true;
+    return false;
+  }
   return true;
 }
 
@@ -183,17 +187,17 @@ void Run::give_up() {
     std::lock_guard<std::mutex> lock(mutex_);
     broken_ = true;
   }
+  refuse();
   for (; busy_; sched_yield())
     if (device_) step_device(device_work_, true);
 }
 
-// Messages do not go together: those that other ranks wait for may never come, nor be received.
+// What other ranks wait for may never come, nor be received.
 void Run::refuse() {
-  if (tags_.refusal < 0) return;
-  std::set<int32_t> peers;
-  for (const Op& op : schedule_->ops)
-    if (is_message(op)) peers.insert(op.peer);
-  for (int32_t peer : peers) wire_->refuse(peer, tags_.refusal);
+  if (tags_.refusal < 0 || refused_) return;
+  refused_ = true;
+  for (size_t i = 0; i < schedule_->ops.size(); i++)
+    if (schedule_->ends[i]) wire_->refuse(schedule_->ops[i].peer, tags_.refusal);
   broken_ = true;
 }
 
@@ -323,6 +327,10 @@ void Run::arrived(const Done& done) {
 // -- work
 
 void Run::execute(int32_t op) {
+  struct Busy {
+    ~Busy() { busy--; }
+    std::atomic<int>& busy;
+  } busy = {busy_};
   Outcome outcome;
   double start = now();
   try {
@@ -330,7 +338,6 @@ void Run::execute(int32_t op) {
   } catch (const std::bad_alloc&) { outcome.error.problem = Problem::MEMORY; }
   outcome.seconds = now() - start;
   finish(op, outcome);
-  busy_--;
 }
 
 Error Run::perform(const Op& op) {

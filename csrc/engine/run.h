@@ -163,6 +163,7 @@ class Run : public Task {
   std::vector<DeviceDone> completed_;
   std::atomic<bool> is_on_device_{false};
   double last_poll_ = 0, looked_ = 0;
+  bool refused_ = false;
 };
 
 }  // namespace engine

@@ -33,6 +33,7 @@ void Workers::add(std::shared_ptr<Run> run) {
 void Workers::remove(const std::shared_ptr<Run>& run) {
   std::lock_guard<std::mutex> lock(mutex_);
   runs_.erase(std::remove(runs_.begin(), runs_.end(), run), runs_.end());
+  removed_++;
 }
 
 void Workers::wake() {
@@ -51,12 +52,15 @@ void Workers::loop() {
       continue;
     }
     tickets_--;
-    auto runs = runs_;
-    lock.unlock();
-    for (const auto& run : runs)
+    for (size_t i = 0; i < runs_.size();) {
+      std::shared_ptr<Run> run = runs_[i];
+      const uint64_t removed = removed_;
+      lock.unlock();
       while (run->work()) {}
-    runs.clear();
-    lock.lock();
+      run.reset();
+      lock.lock();
+      i = removed == removed_ ? i + 1 : 0;  // else others may have come to this place
+    }
   }
 }
 

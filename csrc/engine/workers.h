@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -36,6 +37,7 @@ class Workers {
   std::condition_variable ready_;
   std::vector<std::shared_ptr<Run>> runs_;
   std::atomic<size_t> idle_{0};
+  uint64_t removed_ = 0;
   size_t tickets_ = 0;  // operations to look for, at least
   bool stopped_ = false;
   std::vector<std::thread> threads_;

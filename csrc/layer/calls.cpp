@@ -91,9 +91,9 @@ int submit_to_mpi(const Call& call) {
   words.back() = reinterpret_cast<Word>(&work->plain);
   work->check = call.check;
   work->keep = {call.keep};
-  if (int error = plain(call, words.data())) return error;
-  work->plains.push_back(&work->plain);
   work->staged = call.staged;
+  work->plains.push_back(&work->plain);
+  if (int error = plain(call, words.data())) return error;
   return work->submit(call.request);
 }
 
@@ -141,30 +141,27 @@ bool fits_devices(const Call& call, const Arguments& arguments) {
 
 // -- carrying out
 
-int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Arguments& arguments,
-              int poisoned) {
+int begin_and_end(const Call& call, const Arguments& arguments, int poisoned,
+                  const std::shared_ptr<Work>& work) {
   Comm& comm = call.comm;
   const bool pairs = call.op().pairs;
   const Word bases[] = {arguments.sides[send_side].buf, arguments.sides[recv_side].buf};
-  std::shared_ptr<Staged> staged = call.staged;
-  auto work = std::make_shared<Work>(comm.shared_from_this(), entry, call.name, call.form);
-  work->began = engine::now();
-  work->check = call.check;
-  work->keep = {call.keep};
+  work->staged = call.staged;
   if (pairs) {
     Call part = call;
     if (call.on_copies()) {
-      staged = std::make_shared<Staged>(call, arguments, entry->out, entry->into);
-      staged->take(call.marks);
-      part.words = staged->words();
+      work->staged = std::make_shared<Staged>(call, arguments, work->entry->out, work->entry->into);
+      work->staged->take(call.marks);
+      part.words = work->staged->words();
     }
-    work->masked = std::make_shared<Masked>(part, entry->out, entry->into);
+    work->masked = std::make_shared<Masked>(part, work->entry->out, work->entry->into);
     Word* words = work->masked->words();
-    if (call.form == nonblocking) words[call.n_words - 1] = reinterpret_cast<Word>(&work->plain);
+    if (call.form == nonblocking) {
+      words[call.n_words - 1] = reinterpret_cast<Word>(&work->plain);
+      work->plains.push_back(&work->plain);
+    }
     if (int error = plain(call, words)) return error;
-    if (call.form == nonblocking) work->plains.push_back(&work->plain);
   }
-  work->staged = staged;
   const bool alone = pairs && call.form == blocking;
   const int first = alone ? comm.tags.pairwise() : comm.tags.next(call.form == blocking ? nullptr : work);
   const Work::Lane lane = {comm.frames->handle(), first, comm.tags.n(), comm.tags.refusal(), 0};
@@ -172,6 +169,15 @@ int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Argume
   if (poisoned) work->poison(poisoned);
   if (call.form == blocking) return failed(call, work->wait());
   return failed(call, work->submit(call.request));
+}
+
+int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Arguments& arguments,
+              int poisoned) {
+  auto work = std::make_shared<Work>(call.comm.shared_from_this(), std::move(entry), call.name, call.form);
+  work->began = engine::now();
+  work->check = call.check;
+  work->keep = {call.keep};
+  return work->beginning([&] { return begin_and_end(call, arguments, poisoned, work); });
 }
 
 // Whether MPI carries a call out although it is large; true where it does, or there is an error.
@@ -260,6 +266,7 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
   if (!entry) {
     entry = prepare(call, arguments, &about);
     if (!entry) return false;
+    if (about.code == library().err_no_mem) throw std::bad_alloc();  // on this rank alone
     if ((*error = failed(call, about.code))) return true;
     if (entry->count) entry->count->take();
     comm.keep(std::move(key), entry);

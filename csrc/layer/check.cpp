@@ -245,13 +245,15 @@ int check(const Call& call, std::shared_ptr<Check>* made) {
   return Check::begin(call.comm.shared_from_this(), std::move(text), std::move(pairs), made);
 }
 
-int check_named(Word handle, const std::string& text) {
+int check_named(Word handle, const char* text) {
   Comm* comm = checks && !reentrant ? find(handle) : nullptr;
   if (!comm || comm->size == 1) return 0;
-  std::shared_ptr<Check> made;
-  if (int error = Check::begin(comm->shared_from_this(), text, {}, &made)) return error;
-  const int code = made->wait();
-  return code ? raise(comm->handle, code) : 0;
+  return guarded(*comm, [&] {
+    std::shared_ptr<Check> made;
+    if (int error = Check::begin(comm->shared_from_this(), text, {}, &made)) return error;
+    const int code = made->wait();
+    return code ? raise(comm->handle, code) : 0;
+  });
 }
 
 }  // namespace layer

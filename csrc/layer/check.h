@@ -79,7 +79,7 @@ class Compared : public engine::TaskGroup {
 int check(const Call& call, std::shared_ptr<Check>* made);
 
 // Compares a call of this name and these arguments that all ranks have alike, and waits; MPI's code.
-int check_named(Word comm, const std::string& text);
+int check_named(Word comm, const char* text);
 
 }  // namespace layer
 }  // namespace compcoll

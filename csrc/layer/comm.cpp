@@ -23,7 +23,7 @@ Own comm_dup("PMPI_Comm_dup"), comm_free("PMPI_Comm_free"), comm_size("PMPI_Comm
     comm_set_attr("PMPI_Comm_set_attr"), comm_get_attr("PMPI_Comm_get_attr"),
     comm_delete_attr("PMPI_Comm_delete_attr"), comm_create_keyval("PMPI_Comm_create_keyval"),
     comm_test_inter("PMPI_Comm_test_inter"), group_translate("PMPI_Group_translate_ranks"),
-    group_free("PMPI_Group_free"), bcast("PMPI_Bcast"), allreduce("PMPI_Allreduce");
+    group_free("PMPI_Group_free"), bcast("PMPI_Bcast"), allreduce("PMPI_Allreduce"), isend("PMPI_Isend");
 
 // -- handles
 
@@ -50,7 +50,7 @@ struct Registry {
   std::mutex mutex;
   std::map<uint64_t, std::shared_ptr<Comm>> comms;     // by their numbers
   std::map<void*, Word> objects;                       // handles by the addresses of mpi4py's objects
-  std::vector<std::shared_ptr<Comm>> ended;  // by MPI, in whose callback no communicator can be freed
+  std::map<uint64_t, std::shared_ptr<Comm>> ended;  // by MPI, in whose callback none can be freed
   std::vector<std::shared_ptr<Notices>> left;  // of communicators that were freed with messages under way
 };
 
@@ -85,8 +85,7 @@ int ended(Word, int, void* value, void*) {
   for (auto& [address, handle] : all.objects)
     if (handle == found->second->handle) library().put_handle(library().comm_null, address), handle = 0;
   for (int name = 0; name < n_names; name++) totals[name].calls += found->second->calls[name];
-  all.ended.push_back(std::move(found->second));
-  all.comms.erase(found);
+  all.ended.insert(all.comms.extract(found));  // without memory: there is no error to return
   return 0;
 }
 
@@ -111,7 +110,7 @@ int keyval() {
 
 // Lets go of what MPI has freed, and of the notices of what has no message under way any more.
 void clear_ended() {
-  std::vector<std::shared_ptr<Comm>> some;
+  std::map<uint64_t, std::shared_ptr<Comm>> some;
   std::vector<std::shared_ptr<Notices>> left;
   {
     std::lock_guard<std::mutex> lock(registry().mutex);
@@ -200,8 +199,22 @@ void Comm::load_kernels(int gpu, uint32_t element) {
   ask_python([=](const Python& python) { python.load_kernels(own, gpu, element); });
 }
 
+void Comm::fail_without_text() noexcept {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (broken_) return;
+    broken_ = true;
+  }
+  set_limit();
+  Word request;  // nobody waits for it
+  for (int peer = 0; frames && peer < size; peer++)
+    if (peer != rank)
+      isend.call(static_cast<void*>(nullptr), 0, library().byte, peer, tags.refusal(), frames->handle(), &request);
+}
+
 std::string Comm::why_broken() {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (why_broken_.empty()) return "this communicator is in an error state: a call ended with an exception";
   return why_broken_;
 }
 

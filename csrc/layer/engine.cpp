@@ -27,6 +27,7 @@ void start_engine(bool threaded, double seconds, engine::ThreadMain main) {
   if (engine::driver()) look_at_all();  // small calls may be on memory of a GPU
   stall_seconds = seconds;
   process_engine = new engine::Engine(threaded, seconds, main);
+  prepare_for_exceptions();
 }
 
 bool start_threads() {

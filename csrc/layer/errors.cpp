@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include "comm.h"
@@ -34,6 +35,7 @@ struct Codes {
 };
 
 std::mutex mutex;
+int no_memory = 0;  // a code
 
 }  // namespace
 
@@ -78,6 +80,29 @@ int code_of(const engine::Error& error, uint64_t part) {
   failure.text = "a frame could not be decoded";
   ask_python([&](const Python& python) { python.describe(&failure); });
   return failure.code ? failure.code : code_of(failure.fault, failure.text);
+}
+
+void prepare_for_exceptions() {
+  if (no_memory || add_error_code.call(library().err_no_mem, &no_memory)) return;
+  add_error_string.call(no_memory, "memory has run out in a call of compcoll");
+}
+
+int code_of_exception() noexcept {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return no_memory ? no_memory : library().err_no_mem;
+  } catch (const std::exception& problem) {
+    try {
+      return code_of(library().err_other, problem.what());
+    } catch (...) { return library().err_other; }
+  } catch (...) { return library().err_other; }
+}
+
+int failed_in_collective(Comm& comm) noexcept {
+  const int code = code_of_exception();
+  comm.fail_without_text();
+  return code;
 }
 
 int raise(Word comm, int code) {

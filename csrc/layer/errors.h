@@ -48,6 +48,32 @@ int raise(Word comm, int code);
 class Comm;
 int raise(const Comm& comm, int code);  // which may be freed
 
+// The code of the exception that is being handled: of MPI_ERR_NO_MEM where memory ran out.
+int code_of_exception() noexcept;
+// Makes that code while there is memory.
+void prepare_for_exceptions();
+
+// Does the work of a function that MPI's callers call, which no exception leaves: it becomes an error of MPI's,
+// with a communicator's error handler. A collective's communicator fails as well: this rank may not have taken
+// the tags of the call, or has left others without its frames.
+template <class Work>
+int guarded(Word comm, Work&& work) {
+  int code;
+  try {
+    return work();
+  } catch (...) { code = code_of_exception(); }
+  return raise(comm, code);
+}
+int failed_in_collective(Comm& comm) noexcept;
+template <class Work>
+int guarded(Comm& comm, Work&& work) {
+  int code;
+  try {
+    return work();
+  } catch (...) { code = failed_in_collective(comm); }
+  return raise(comm, code);
+}
+
 // Whether errors are said on the standard error output as well: in programs without exceptions.
 extern bool tells_errors;
 

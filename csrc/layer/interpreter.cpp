@@ -217,8 +217,10 @@ void end_layer() {
   if (ended.exchange(true)) return;
   if (const Python* here = python()) here->finalize();
   ReentrancyGuard within;
-  end_requests(last_seconds);
-  receive_notices(last_seconds);
+  try {
+    end_requests(last_seconds);
+    receive_notices(last_seconds);
+  } catch (...) { code_of_exception(); }  // threads end in any case, before MPI does
   recorder.end();
   without_python();
   stop_engine();

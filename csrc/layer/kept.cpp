@@ -78,6 +78,11 @@ class KeptCall : public Prepared {
   void poison(int code) { poisoned_ = code; }
 
   int start(Word* request) override {
+    return guarded(*comm_, [&] { return begin(request); });
+  }
+
+ private:
+  int begin(Word* request) {
     if (comm_->broken()) return raise(comm_->handle, code_of(BROKEN, comm_->why_broken()));
     MarksRef marks;
     bool refused = false;
@@ -94,21 +99,21 @@ class KeptCall : public Prepared {
       work->staged = staged_;
     }
     if (plain_ || again_) {
+      work->plains.push_back(&plain_);
       const int error =
           again_ ? again_->call(again_words_.data(), int(again_words_.size())) : mpi_start.call(&plain_);
       if (error) return error;
-      work->plains.push_back(&plain_);
     }
     if (entry_) {
       const Work::Lane lane = {place_->comm->handle(), place_->first, std::min(place_->n, comm_->tags.n()),
                                place_->refusal(), place_->key()};
-      if (int error = work->begin(bases_, gpus_, lane, marks, last_)) return raise(comm_->handle, error);
+      const auto begin = [&] { return work->begin(bases_, gpus_, lane, marks, last_); };
+      if (int error = work->beginning(begin)) return raise(comm_->handle, error);
       if (poisoned_) work->poison(poisoned_);
     }
     return work->submit(request);
   }
 
- private:
   // A type that the program may free before the next start.
   Word kept_type(Word type) {
     Word made = 0;

@@ -195,10 +195,13 @@ int begin(const Message& m, const Plan& plan, std::shared_ptr<Transfer>* made) {
   auto transfer = std::make_shared<Transfer>(m.comm->shared_from_this(), m.name, m.row().form);
   if (m.receives)
     if (int error = transfer->begin_receive(plan.received, m.source, m.recvtag)) return error;
-  if (m.sends) {
+  const auto send = [&] {
     // Where a GPU has failed the message goes out all the same: another rank waits for it.
     if (!plan.stream || !plan.sent->is_on_gpu()) transfer->fail(plan.sent->take());
-    if (int error = transfer->begin_send(plan.sent, plan.stream, m.dest, m.sendtag, m.name)) {
+    return transfer->begin_send(plan.sent, plan.stream, m.dest, m.sendtag, m.name);
+  };
+  if (m.sends) {
+    if (int error = transfer->beginning(send)) {
       transfer->give_up();
       return error;
     }
@@ -330,25 +333,31 @@ bool taken_large(Name name, Convention convention, Word* words, const void* call
   Message m = message_of(name, convention, words);
   if (!m.comm) return false;
   m.caller = caller, m.exists = exists;
-  Word request = 0;
-  const bool records = m.row().form != persistent && is_recorded();
-  Record record = records ? begin_message_record(m) : Record();
-  if (serve(m, &request, error)) {
-    if (m.request && !*error) give_request(convention, request, m.request);
-  } else if (!records) {
-    return false;
-  } else {
-    *error = next();
-  }
-  if (records)
-    end_message_record(m, std::move(record), *error, m.request ? request_at(convention, m.request) : 0);
-  return true;
+  bool is_taken = true;
+  *error = guarded(m.comm->handle, [&] {
+    Word request = 0;
+    int code = 0;
+    const bool records = m.row().form != persistent && is_recorded();
+    Record record = records ? begin_message_record(m) : Record();
+    if (serve(m, &request, &code)) {
+      if (m.request && !code) give_request(convention, request, m.request);
+    } else if (!records) {
+      is_taken = false;
+      return 0;
+    } else {
+      code = next();
+    }
+    if (records)
+      end_message_record(m, std::move(record), code, m.request ? request_at(convention, m.request) : 0);
+    return code;
+  });
+  return is_taken;
 }
 
 // A call that MPI carries out and that may receive a message which is longer than its buffer: of a compressed
 // one the rest has to be received all the same. `words` may be changed.
 template <int name, class Call>
-int guarded(Convention convention, Word* words, Comm& comm, Call&& next) {
+int watched(Convention convention, Word* words, Comm& comm, Call&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   constexpr size_t at = kinds.find('s'), request = kinds.find('q');
   if (kinds.find('S') == kinds.npos || !comm.compresses() || !is_ours()) return next();
@@ -379,7 +388,7 @@ COMPCOLL_INLINE int message(Convention convention, Word* words, const void* call
   }
   Comm* comm = look_up(words[where]);
   if (!comm) return next();
-  auto plain = [&] { return guarded<name>(convention, words, *comm, next); };
+  auto plain = [&] { return watched<name>(convention, words, *comm, next); };
   const bool shares = n_in_place.load(std::memory_order_relaxed) &&
                              is_guarded(range_of<name>(convention, words));
   if (!exists || shares || !is_small_message<name>(convention, words, *comm)) {
@@ -395,7 +404,7 @@ COMPCOLL_INLINE int message(Convention convention, Word* words, const void* call
 // -- matched messages
 
 template <int name, class Call>
-int matched_message(Convention convention, Word* words, const void*, bool, Call&& next) {
+int receive_matched(Convention convention, Word* words, Call&& next) {
   if (!is_ours() || (convention == Convention::fortran && !library().own_fortran())) return next();
   Message m = message_of(Name(name), convention, words);
   Matched found;
@@ -423,7 +432,7 @@ int matched_message(Convention convention, Word* words, const void*, bool, Call&
 
 // A probe, which `next` has MPI carry out. `words` may be changed.
 template <int name, class Call>
-int probe(Convention convention, Word* words, const void*, bool, Call&& next) {
+int look_for_message(Convention convention, Word* words, Call&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   if (!is_ours() || (convention == Convention::fortran && !library().own_fortran())) return next();
   const Message m = message_of(Name(name), convention, words);
@@ -471,6 +480,16 @@ int probe(Convention convention, Word* words, const void*, bool, Call&& next) {
     Unlocked unlocked;
     sched_yield();
   }
+}
+
+template <int name, class Call>
+int matched_message(Convention convention, Word* words, const void*, bool, Call&& next) {
+  return guarded(library().comm_world, [&] { return receive_matched<name>(convention, words, next); });
+}
+
+template <int name, class Call>
+int probe(Convention convention, Word* words, const void*, bool, Call&& next) {
+  return guarded(library().comm_world, [&] { return look_for_message<name>(convention, words, next); });
 }
 
 }  // namespace

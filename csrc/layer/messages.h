@@ -182,6 +182,7 @@ class Outgoing {
  public:
   Outgoing(std::shared_ptr<Comm> comm, std::shared_ptr<const Stream> stream, BufferRef buffer)
       : stream(std::move(stream)), comm_(std::move(comm)), buffer_(std::move(buffer)) {}
+  ~Outgoing();
   // MPI's code; nothing has begun where the first message would be longer than all values.
   int begin(int dest, int tag, bool synchronous);
   bool has_begun() const { return !first_.empty(); }

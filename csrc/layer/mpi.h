@@ -38,7 +38,7 @@ struct Constants {
       max;
   Word errors_return;
   int undefined, in_status, proc_null, any_source, any_tag;
-  int err_buffer, err_count, err_other, err_request, err_truncate;
+  int err_buffer, err_count, err_no_mem, err_other, err_request, err_truncate;
   int thread_level, thread_serialized, largest_tag;
   int combiners[n_combiners];
   int cart, graph;  // topologies

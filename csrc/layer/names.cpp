@@ -57,10 +57,9 @@ Word converted(char kind, Word address) {
   return address;
 }
 
-// A call from C, which is larger.
-bool taken_large(Name name, Form form, bool wide, const Word* words, int n, Comm& comm, Next& next,
-                 const void* caller, int* error) {
-  if (!is_ours()) return false;
+// Serves a call from C.
+bool taken(Name name, Form form, bool wide, const Word* words, int n, Comm& comm, Next& next,
+           const void* caller, int* error) {
   Word request = 0;
   void* const place = reinterpret_cast<void*>(words[n - 1]);  // of the request, where there is one
   Call call = {name, form, wide, words, n, comm, next, caller, &request};
@@ -76,6 +75,19 @@ bool taken_large(Name name, Form form, bool wide, const Word* words, int n, Comm
   if (records)
     end_record(call, std::move(record), *error, form == blocking ? 0 : request_at(Convention::c, place));
   return true;
+}
+
+// One that is larger.
+bool taken_large(Name name, Form form, bool wide, const Word* words, int n, Comm& comm, Next& next,
+                 const void* caller, int* error) {
+  if (!is_ours()) return false;
+  bool is_taken = true;
+  *error = guarded(comm, [&] {
+    int code = 0;
+    is_taken = taken(name, form, wide, words, n, comm, next, caller, &code);
+    return code;
+  });
+  return is_taken;
 }
 
 // Any call from C.
@@ -98,13 +110,10 @@ void keep_for_good(std::shared_ptr<void> one) {
   all.push_back(std::move(one));
 }
 
-// A call from Fortran, with addresses of all that it gave; what MPI does of it goes by the function of C.
-bool try_accelerate(Name name, Form form, const Word* given, void* request, Next& next, const void* caller,
-                    int* error) {
-  if (!is_ours() || !library().own_fortran()) return false;
+// Serves a call from Fortran, with addresses of all that it gave; what MPI does of it goes by the function of C.
+bool taken(Name name, Form form, const Word* given, void* request, Comm* comm, Next& next, const void* caller,
+           int* error) {
   const Operation& op = operations[name];
-  Comm* comm = find(converted('c', given[op.comm]));
-  if (!comm) return false;
   Word words[11], made = 0, plain = 0;
   auto types = std::make_shared<std::array<std::vector<Word>, 10>>();
   for (int i = 0; i <= op.comm; i++) words[i] = converted(op.kinds[i], given[i]);
@@ -134,6 +143,21 @@ bool try_accelerate(Name name, Form form, const Word* given, void* request, Next
   if (request && !*error) give_request(Convention::fortran, handle, request);
   if (records) end_record(call, std::move(record), *error, request ? handle : 0);
   return true;
+}
+
+// Any call from Fortran.
+bool try_accelerate(Name name, Form form, const Word* given, void* request, Next& next, const void* caller,
+                    int* error) {
+  if (!is_ours() || !library().own_fortran()) return false;
+  Comm* comm = find(converted('c', given[operations[name].comm]));
+  if (!comm) return false;
+  bool is_taken = true;
+  *error = guarded(*comm, [&] {
+    int code = 0;
+    is_taken = taken(name, form, given, request, comm, next, caller, &code);
+    return code;
+  });
+  return is_taken;
 }
 
 }  // namespace
@@ -199,15 +223,17 @@ namespace {
 // A communicator was made of another one; MPI's error code.
 int made_of(Word parent, Word made, bool same_ranks) {
   Comm* comm = is_ours() && made != library().comm_null ? find(parent) : nullptr;
-  return comm ? inherit(*comm, made, same_ranks) : 0;
+  return comm ? guarded(comm->handle, [&] { return inherit(*comm, made, same_ranks); }) : 0;
 }
 
-// A communicator is about to be freed; whether it stays, since others use it.
+// A communicator is about to be freed; whether it stays, since others use it. MPI frees it where that throws.
 bool stays(void* comm, Convention convention) {
   if (!is_ours() || library().status_nbytes == 0) return false;
   if (convention == Convention::fortran && library().abi == Abi::standard) return false;
   const bool fortran = convention == Convention::fortran && library().own_fortran();
-  return before_free(fortran ? comm_of_fortran(comm) : library().handle_at(comm));
+  try {
+    return before_free(fortran ? comm_of_fortran(comm) : library().handle_at(comm));
+  } catch (...) { return false; }
 }
 
 Own comm_c2f("PMPI_Comm_c2f");
@@ -327,7 +353,7 @@ C_FUNCTION(Init_thread, (int* argc, char*** argv, int required, int* provided)) 
   // Names that MPI lacks are there where the layer is preloaded, but mpi4py looks for them.
   if (Next::preloaded && is_python()) hook_caller(CALLER);
   // Where Python runs already, it may be in the midst of importing mpi4py, which calls this.
-  return reentrant || !is_enabled || is_python() ? 0 : begin_program();
+  return reentrant || !is_enabled || is_python() ? 0 : guarded(library().comm_world, begin_program);
 }
 
 C_FUNCTION(Init, (int* argc, char*** argv)) {

@@ -16,12 +16,16 @@ bool never_interrupted() { return false; }
 
 }  // namespace
 
+// For good, with the private communicator: what nobody receives must not meet a later one's messages.
 void Pending::abandon() {
-  // For good, with the private communicator: what nobody receives must not meet a later one's messages.
-  static auto& all = *new std::vector<std::pair<std::shared_ptr<Pending>, std::shared_ptr<PrivateComm>>>;
-  static std::mutex mutex;
-  std::lock_guard<std::mutex> lock(mutex);
-  all.emplace_back(shared_from_this(), comm->frames);
+  abandoned_ = shared_from_this();
+  abandoned_frames_ = comm->frames;
+}
+
+// The tasks of a call that has begun are not moved on any more.
+void Pending::lose() noexcept {
+  abandon();
+  comm->fail_without_text();
 }
 
 std::shared_ptr<engine::Task> Pending::task() {
@@ -29,40 +33,53 @@ std::shared_ptr<engine::Task> Pending::task() {
   return all.size() == 1 ? all[0] : std::make_shared<engine::TaskGroup>(std::move(all));
 }
 
-void Pending::note_end(engine::End end) {
+void Pending::note_end(engine::End end) noexcept {
   end_ = end;
   end_seconds_ = engine::now();
-  if (end == engine::End::DONE) finish();
+  try {
+    if (end == engine::End::DONE) finish();
+  } catch (...) { finish_code_ = code_of_exception(); }
   ended_ = true;
 }
 
 int Pending::wait() {
-  const Tasks all = tasks();
-  {
-    Unlocked unlocked;
-    note_end(the_engine().wait(all, std::numeric_limits<double>::infinity(), never_interrupted));
-  }
-  return settle();
+  return beginning([&] {
+    const Tasks all = tasks();
+    {
+      Unlocked unlocked;
+      note_end(the_engine().wait(all, std::numeric_limits<double>::infinity(), never_interrupted));
+    }
+    return settle();
+  });
 }
 
 int Pending::submit(Word* request) {
+  return beginning([&] { return leave(request); });
+}
+
+int Pending::leave(Word* request) {
   completion_ = std::make_shared<engine::Completion>();
   auto self = shared_from_this();
+  const std::shared_ptr<engine::Task> all = task();
   if (int error = start_request(self, request)) return error;
   const Word handle = *request;
   // The request is complete for MPI before anybody who waits here learns of it.
-  left_ = the_engine().submit(
-      task(),
-      [self, handle](engine::End end) {
-        self->note_end(end);
-        complete(engine_library(), handle);
-        self->completion_->reach();
-        std::unique_lock<std::mutex> lock(self->telling_);
-        const std::function<void()> told = std::move(self->told_);
-        lock.unlock();
-        if (told) told();
-      },
-      completion_);
+  auto finished = [self, handle](engine::End end) {
+    self->note_end(end);
+    complete(engine_library(), handle);
+    self->completion_->reach();
+    std::unique_lock<std::mutex> lock(self->telling_);
+    const std::function<void()> told = std::move(self->told_);
+    lock.unlock();
+    if (told) told();
+  };
+  try {
+    left_ = the_engine().submit(all, finished, completion_);
+  } catch (...) {
+    finished(engine::End::BROKEN);
+    free_request(*request);
+    throw;
+  }
   return 0;
 }
 
@@ -88,16 +105,23 @@ int Pending::settle() {
   std::lock_guard<std::mutex> lock(settling_);
   if (settled_) return code_;
   settled_ = true;
+  try {
+    return code_ = outcome_of_end();
+  } catch (...) { return code_ = code_of_exception(); }
+}
+
+int Pending::outcome_of_end() {
   if (end_ != engine::End::DONE) {
     cancel();
     abandon();
     const int own = failure();
     comm->fail(std::string(text_of(name)) + (own ? " has ended with an error" : " was interrupted"));
-    if (end_ == engine::End::TIMEOUT) return code_ = code_of(TIMEOUT, late_text());
-    return code_ = own ? own : code_of(BROKEN, comm->why_broken());
+    if (end_ == engine::End::TIMEOUT) return code_of(TIMEOUT, late_text());
+    return own ? own : code_of(BROKEN, comm->why_broken());
   }
-  code_ = problem();
-  return code_ ? code_ : code_ = conclude();
+  if (finish_code_) return finish_code_;
+  const int code = problem();
+  return code ? code : conclude();
 }
 
 void Pending::tell(void* status) const {

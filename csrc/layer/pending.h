@@ -25,6 +25,16 @@ class Pending : public std::enable_shared_from_this<Pending> {
   int wait();
   // Leaves it to the engine; the request is complete with it. MPI's code.
   int submit(Word* request);
+  // Does what begins it, after which MPI may write to what it refers to: for good, where that throws.
+  template <class Begin>
+  int beginning(Begin&& begin) {
+    try {
+      return begin();
+    } catch (...) {
+      lose();
+      throw;
+    }
+  }
   // Waits, at most for so long, until what was left has ended.
   bool join(double seconds = 1e18);
   bool ended() const { return ended_; }
@@ -64,8 +74,13 @@ class Pending : public std::enable_shared_from_this<Pending> {
   double end_seconds_ = 0;
 
  private:
-  void note_end(engine::End end);
+  void note_end(engine::End end) noexcept;
+  int leave(Word* request);
+  void lose() noexcept;
+  int outcome_of_end();
 
+  std::shared_ptr<Pending> abandoned_;  // itself, for good
+  std::shared_ptr<PrivateComm> abandoned_frames_;
   std::shared_ptr<engine::PendingTask> left_;
   std::shared_ptr<engine::Completion> completion_;
   std::atomic<bool> ended_{false};
@@ -73,7 +88,7 @@ class Pending : public std::enable_shared_from_this<Pending> {
   std::mutex settling_, telling_;
   std::function<void()> told_;
   bool settled_ = false;
-  int code_ = 0;
+  int code_ = 0, finish_code_ = 0;
 };
 
 }  // namespace layer

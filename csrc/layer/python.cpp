@@ -3,7 +3,6 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
-#include <utility>
 
 #include "engine/thread.h"
 #include "mpi.h"
@@ -18,7 +17,7 @@ void set_reentrant(int by) { reentrant += by; }
 namespace {
 
 std::mutex ending;
-auto& ended = *new std::vector<uint64_t>;  // never destroyed: objects end when the process does
+auto& ended = *new std::list<uint64_t>;  // never destroyed: objects end when the process does
 std::atomic<uint64_t> n_numbers{0};
 
 // One job at a time, of any caller.
@@ -43,7 +42,8 @@ class Thread {
 
   bool start() {
     std::lock_guard<std::mutex> lock(mutex_);
-    return alive_ && (thread_.joinable() || engine::start_thread(engine::run_loop, [this] { loop(); }, &thread_));
+    return alive_ &&
+           (thread_.joinable() || engine::start_thread(engine::run_loop, [this] { loop(); }, &thread_));
   }
 
   // False where there is no thread for it.
@@ -107,14 +107,16 @@ Thread& thread() {
 
 Kept::~Kept() {
   std::lock_guard<std::mutex> lock(ending);
-  ended.push_back(number_);
+  ended.splice(ended.end(), own_);
 }
 
 uint64_t next_number() { return ++n_numbers; }
 
 std::vector<uint64_t> take_ended() {
   std::lock_guard<std::mutex> lock(ending);
-  return std::exchange(ended, {});
+  std::vector<uint64_t> numbers(ended.begin(), ended.end());
+  ended.clear();
+  return numbers;
 }
 
 void with_python(const Python& python) { thread().begin(python); }

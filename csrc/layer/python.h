@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <vector>
 
@@ -24,13 +25,13 @@ void set_reentrant(int by);
 // Python lets go of its side later.
 class Kept {
  public:
-  explicit Kept(uint64_t number) : number_(number) {}
+  explicit Kept(uint64_t number) : own_{number} {}
   ~Kept();
   Kept(const Kept&) = delete;
-  uint64_t number() const { return number_; }
+  uint64_t number() const { return own_.front(); }
 
  private:
-  const uint64_t number_;
+  std::list<uint64_t> own_;  // which its end takes over: that has no memory to ask for
 };
 
 using KeptRef = std::shared_ptr<const Kept>;

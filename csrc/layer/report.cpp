@@ -78,7 +78,9 @@ void Recorder::add(Record record) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (merge(record)) return;
-    records_.push_back(std::move(record));
+    try {
+      records_.push_back(std::move(record));
+    } catch (const std::bad_alloc&) { return; }  // a record less
     is_full = records_.size() >= most;
   }
   if (is_full) full_();

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
+#include <map>
 #include <unordered_map>
 
 #include "engine/clock.h"
@@ -21,10 +21,11 @@ Own grequest_start("PMPI_Grequest_start"), request_c2f("PMPI_Request_c2f"), requ
 // Requests of the layer's, by their handles: of calls under way, and of prepared ones.
 struct Requests {
   std::mutex mutex;  // nothing is waited for with it, as MPI calls what takes it
-  std::unordered_map<Word, std::shared_ptr<Pending>> pending;
-  std::unordered_map<Word, std::shared_ptr<Prepared>> prepared;
+  std::map<Word, std::shared_ptr<Pending>> pending;
+  std::map<Word, std::shared_ptr<Prepared>> prepared;
   std::unordered_map<Word, Record> records;  // of calls that are recorded, MPI's among them
-  std::vector<std::shared_ptr<Pending>> freed;  // by MPI, in whose callback no communicator can be freed
+  // By MPI, in whose callback no communicator can be freed, nor memory be missing.
+  std::multimap<Word, std::shared_ptr<Pending>> freed;
 };
 
 Requests& requests() {
@@ -81,8 +82,7 @@ int freed(void* state) {
   std::lock_guard<std::mutex> lock(requests().mutex);
   auto found = requests().pending.find(*handle);
   if (found != requests().pending.end()) {
-    requests().freed.push_back(std::move(found->second));
-    requests().pending.erase(found);
+    requests().freed.insert(requests().pending.extract(found));
     n_requests--;
   }
   delete handle;
@@ -134,19 +134,30 @@ Word own_comm() {
 }
 
 int start_request(const std::shared_ptr<Pending>& pending, Word* request) {
-  std::vector<std::shared_ptr<Pending>> old, kept;
-  auto handle = new Word(0);
-  if (int error = grequest_start.call(&query, &freed, &cancel, static_cast<void*>(handle), handle)) {
-    delete handle;
+  std::map<Word, std::shared_ptr<Pending>> place{{0, pending}};
+  std::multimap<Word, std::shared_ptr<Pending>> old;
+  auto handle = std::make_unique<Word>(0);
+  if (int error =
+          grequest_start.call(&query, &freed, &cancel, static_cast<void*>(handle.get()), handle.get()))
     return error;
-  }
-  *request = *handle = library().handle_of(*handle);
+  auto entry = place.extract(place.begin());
+  *request = *handle = entry.key() = library().handle_of(*handle);
+  handle.release();  // which `freed` deletes
   std::lock_guard<std::mutex> lock(requests().mutex);
-  requests().pending[*request] = pending;
+  requests().pending.insert(std::move(entry));
   n_requests++;
-  for (auto& one : requests().freed) (one->ended() ? old : kept).push_back(std::move(one));
-  requests().freed.swap(kept);
+  for (auto one = requests().freed.begin(); one != requests().freed.end();) {
+    const auto next = std::next(one);
+    if (one->second->ended()) old.insert(requests().freed.extract(one));
+    one = next;
+  }
   return 0;
+}
+
+void free_request(Word request) {
+  Word place;
+  library().put_handle(request, &place);
+  request_free.call(&place);
 }
 
 std::shared_ptr<Pending> pending_of(Word request) {
@@ -171,16 +182,19 @@ std::vector<Record> take_open_records() {
 }
 
 int keep(std::shared_ptr<Prepared> prepared, Word* handle) {
+  std::map<Word, std::shared_ptr<Prepared>> place{{0, std::move(prepared)}};
+  auto entry = place.extract(place.begin());
   if (int error = make_stand_in(handle)) return error;
+  entry.key() = *handle;
   std::lock_guard<std::mutex> lock(requests().mutex);
-  requests().prepared[*handle] = std::move(prepared);
+  requests().prepared.insert(std::move(entry));
   n_requests++;
   return 0;
 }
 
 namespace {
 
-// Forgets a request that is about to be freed.
+// Forgets a request that is about to be freed. Nothing of it needs memory but a record.
 void forget(Word handle) {
   if (has_record(handle)) close_record(handle, nullptr, 0);
   if (auto pending = pending_of(handle)) pending->released = true;
@@ -191,17 +205,14 @@ void forget(Word handle) {
     n_requests -= int(requests().prepared.erase(handle));
   }
   take_byte();
-  if (!found->started) return;
-  Word place;
-  library().put_handle(found->started, &place);
-  request_free.call(&place);
+  if (found->started) free_request(found->started);
 }
 
 // Starts a prepared call; false of any other request.
 bool start(Convention convention, void* place, int* error) {
   auto prepared = prepared_of(request_at(convention, place));
   if (!prepared) return false;
-  *error = prepared->start(&prepared->started);
+  *error = guarded(library().comm_world, [&] { return prepared->start(&prepared->started); });
   return true;
 }
 
@@ -214,7 +225,7 @@ void end_requests(double seconds) {
   std::vector<std::shared_ptr<Pending>> all, freed;
   {
     std::lock_guard<std::mutex> lock(requests().mutex);
-    freed = requests().freed;
+    for (auto& [handle, pending] : requests().freed) freed.push_back(pending);
     for (auto& [handle, pending] : requests().pending) (pending->released ? freed : all).push_back(pending);
   }
   // Of these MPI would wait for the receivers.

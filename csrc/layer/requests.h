@@ -21,6 +21,8 @@ Word request_at(Convention convention, const void* place);
 // Starts a generalized request for what is under way; MPI's code.
 int start_request(const std::shared_ptr<Pending>& pending, Word* request);
 
+void free_request(Word request);
+
 // How many requests there are whose calls, or records, are the layer's.
 extern COMPCOLL_INTERNAL std::atomic<int> n_requests;
 inline bool any_requests() { return n_requests.load(std::memory_order_relaxed) != 0; }

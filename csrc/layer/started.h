@@ -2,6 +2,7 @@
 // the comparison of what the ranks have called. They progress without Python, which is told of their ends.
 #pragma once
 #include <atomic>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,10 +16,8 @@ namespace layer {
 
 class Started : public std::enable_shared_from_this<Started> {
  public:
-  explicit Started(uint64_t number) : number(number) {}
+  explicit Started(uint64_t number) : own_number_{number} {}
   Started(const Started&) = delete;
-
-  const uint64_t number;  // the client's
 
   // Begins to compare the operation, in words that all ranks have alike, before its calls; MPI's code.
   int compare(const std::shared_ptr<Comm>& comm, std::string text);
@@ -50,6 +49,7 @@ class Started : public std::enable_shared_from_this<Started> {
   void end();
 
   std::recursive_mutex mutex_;
+  std::list<uint64_t> own_number_;  // the client's, until the end
   std::shared_ptr<Check> check_;
   engine::TaskGroup::Parts plain_;
   std::vector<Word> recorded_;

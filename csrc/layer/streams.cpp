@@ -156,11 +156,10 @@ engine::Tags Notices::reserve(uint64_t n) {
 }
 
 void Notices::announce(int dest, const Notice& notice) {
-  auto one = std::make_unique<Sent>();
-  one->notice = notice, one->request = library().request_null;
-  isend.call(&one->notice, int(sizeof notice), library().byte, dest, tag_, frames->handle(), &one->request);
   std::lock_guard<std::mutex> lock(mutex_);
-  sent_.push_back(std::move(one));
+  Sent& one = *sent_.emplace_back(std::make_unique<Sent>());
+  one.notice = notice, one.request = library().request_null;
+  isend.call(&one.notice, int(sizeof notice), library().byte, dest, tag_, frames->handle(), &one.request);
   int done = 1;
   while (sent_.size() > most_late && done) {
     test.call(&sent_.front()->request, &done, library().ignored_status);

@@ -65,14 +65,12 @@ int Incoming::post(int source, int tag) {
     n = buffer_->count, type = buffer_->handle;
   }
   if (notices_) notices_->await(this, source, tag);
-  Own& begin = irecv.of(n, irecv_c);
-  if (int error = begin.call(where, Word(n), type, Word(int64_t(source)), Word(int64_t(tag)), comm_->handle,
-                             &request_)) {
-    arrived_ = true;
-    return error;
-  }
   request_task_ = make_request(engine_library(), &request_, status_, nbytes_);
-  return 0;
+  Own& begin = irecv.of(n, irecv_c);
+  const int error =
+      begin.call(where, Word(n), type, Word(int64_t(source)), Word(int64_t(tag)), comm_->handle, &request_);
+  if (error) arrived_ = true;
+  return error;
 }
 
 void Incoming::take(std::shared_ptr<Arrived> arrived) {
@@ -260,6 +258,10 @@ void Incoming::finish() {
 
 // -- out
 
+Outgoing::~Outgoing() {
+  if (run_) the_engine().forget(run_);
+}
+
 int Outgoing::begin(int dest, int tag, bool synchronous) {
   const Library& mpi = library();
   const engine::Coding& coding = stream->coding;
@@ -309,19 +311,20 @@ int Outgoing::begin(int dest, int tag, bool synchronous) {
     stats_.fallbacks += frame.header.fallback;
     raise(frame.bound(), &stats_.bound);
   }
+  first_task_ = task_of(&request_, status_, first_.size());
+  if (cut.count) {  // before anything has left: the receiver would wait for what memory is missing for
+    run_ = the_engine().begin(cut.schedule(dest, true, false), coding, coding,
+                              {on_gpu ? buffer_->on_gpu : place},
+                              make_wire(engine_library(), frames_->handle()), tags, buffer_->marks());
+    if (error_) run_->fail(error);
+  }
   notices.announce(dest, {opening, int64_t(first_.size()), tag});
   if (int failed = (synchronous ? issend : isend)
                        .call(first_.data(), int(first_.size()), mpi.byte, Word(int64_t(dest)),
                              Word(int64_t(tag)), comm_->handle, &request_))
     return failed;
   alone.unlock();
-  first_task_ = task_of(&request_, status_, first_.size());
-  if (!cut.count) return 0;
-  run_ =
-      the_engine().begin(cut.schedule(dest, true, false), coding, coding, {on_gpu ? buffer_->on_gpu : place},
-                         make_wire(engine_library(), frames_->handle()), tags, buffer_->marks());
-  if (error_) run_->fail(error);
-  run_->announce();
+  if (run_) run_->announce();
   return 0;
 }
 
@@ -374,12 +377,10 @@ int Transfer::begin_send(BufferRef buffer, std::shared_ptr<const Stream> stream,
   const bool ready = as == Rsend || as == Irsend || as == Rsend_init;
   Own& few = synchronous ? issend : buffered ? ibsend : ready ? irsend : isend;
   Own& many = synchronous ? issend_c : buffered ? ibsend_c : ready ? irsend_c : isend_c;
-  if (int error = few.of(sent_->count, many)
-                      .call(sent_->address, Word(sent_->count), sent_->handle, Word(int64_t(dest)),
-                            Word(int64_t(tag)), comm->handle, &request_))
-    return error;
   plain_ = task_of(&request_, status_, sent_->nbytes);
-  return 0;
+  return few.of(sent_->count, many)
+      .call(sent_->address, Word(sent_->count), sent_->handle, Word(int64_t(dest)), Word(int64_t(tag)),
+            comm->handle, &request_);
 }
 
 void Transfer::give_up() {

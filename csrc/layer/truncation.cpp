@@ -94,7 +94,9 @@ void drop_truncated(Comm& comm, int source, const std::vector<Opening>& all) {
 void look_for_truncation(Comm& comm, int error, const void* status) {
   if (!error || !comm.compresses() || !is_truncation(error)) return;
   Unlocked unlocked;
-  drain(comm, status);
+  try {
+    drain(comm, status);
+  } catch (const std::bad_alloc&) { comm.fail_without_text(); }  // beside the error that there is
 }
 
 void remember_receive(Word request, const Comm& comm, const Range& range) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "errors.h"
 #include "landing.h"
 #include "streams.h"
 
@@ -61,11 +62,13 @@ class Watched {
 template <class Next>
 int watch_receives(const Given& given, Next&& next) {
   if (!any_receives.load(std::memory_order_relaxed)) return next(given.statuses);
-  Watched watched(given);
-  if (!watched.any()) return next(given.statuses);
-  const int error = next(watched.statuses());
-  watched.look(error);
-  return error;
+  return guarded(library().comm_world, [&] {
+    Watched watched(given);
+    if (!watched.any()) return next(given.statuses);
+    const int error = next(watched.statuses());
+    watched.look(error);
+    return error;
+  });
 }
 
 }  // namespace layer

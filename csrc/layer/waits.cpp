@@ -128,13 +128,11 @@ class Several {
  public:
   Several(Word statuses, int n, int error) : statuses_(statuses), error_(error) {
     ignored_ = statuses == library().ignored_status || !statuses;
-    if (ignored_ || error) return;
-    for (int i = 0; i < n; i++) clean_.push_back(size_t(i));
+    n_unset_ = ignored_ || error ? 0 : size_t(std::max(n, 0));
   }
   void operator()(size_t k, int code) {
     if (ignored_) return;
-    for (size_t i : clean_) put_error(statuses_, i, 0);
-    clean_.clear();
+    while (n_unset_) put_error(statuses_, --n_unset_, 0);
     put_error(statuses_, k, code);
   }
   // What the call returns: MPI's own error, that of all statuses, or of the first request where these are
@@ -145,7 +143,7 @@ class Several {
   const Word statuses_;
   const int error_;
   bool ignored_;
-  std::vector<size_t> clean_;
+  size_t n_unset_;  // statuses without a code, the first ones
 };
 
 // By the names of C and Fortran, whose requests and numbers are at addresses.
@@ -155,25 +153,29 @@ using Plain = std::function<int(Word requests)>;
 using Test = std::function<int(Word requests, bool* done)>;
 
 int wait_one(Convention convention, Word request, const Plain& plain) {
-  RequestArray array(convention, request, 1);
-  array.finish_all();
-  int error = plain(array.get()), first = array.give_back([](size_t, int) {});
-  return error ? error : first;
+  return guarded(library().comm_world, [&] {
+    RequestArray array(convention, request, 1);
+    array.finish_all();
+    int error = plain(array.get()), first = array.give_back([](size_t, int) {});
+    return error ? error : first;
+  });
 }
 
 int test_one(Convention convention, Word request, const Plain& plain) {
-  RequestArray array(convention, request, 1);
-  if (array.any_of_ours()) RequestArray::step();
-  int error = plain(array.get()), first = array.give_back([](size_t, int) {});
-  return error ? error : first;
+  return guarded(library().comm_world, [&] {
+    RequestArray array(convention, request, 1);
+    if (array.any_of_ours()) RequestArray::step();
+    int error = plain(array.get()), first = array.give_back([](size_t, int) {});
+    return error ? error : first;
+  });
 }
 
 enum class Kind { all, any, some };
 
 // `statuses` of all have an error each; those of some in the order of `indices`, `n_complete` of them.
 // Fortran counts from 1.
-int wait_many(Convention convention, Kind kind, bool waits, int n, Word requests, Word statuses,
-              const int* indices, const int* n_complete, const Plain& plain, const Test& test = nullptr) {
+int wait_for_many(Convention convention, Kind kind, bool waits, int n, Word requests, Word statuses,
+                  const int* indices, const int* n_complete, const Plain& plain, const Test& test) {
   RequestArray array(convention, requests, n);
   if (!array.any_of_ours()) return plain(requests);
   int error = 0;
@@ -199,6 +201,13 @@ int wait_many(Convention convention, Kind kind, bool waits, int n, Word requests
       if (size_t(indices[k] - fortran) == index) several(size_t(k), code);
   });
   return kind == Kind::any ? (error ? error : first) : several.result(first);
+}
+
+int wait_many(Convention convention, Kind kind, bool waits, int n, Word requests, Word statuses,
+              const int* indices, const int* n_complete, const Plain& plain, const Test& test = nullptr) {
+  return guarded(library().comm_world, [&] {
+    return wait_for_many(convention, kind, waits, n, requests, statuses, indices, n_complete, plain, test);
+  });
 }
 
 }  // namespace
