@@ -9,7 +9,40 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free"), pack("PMPI_Pack"), sendrecv("PMPI_Sendrecv");
+Own type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free"), pack("PMPI_Pack"), sendrecv("PMPI_Sendrecv"),
+    type_commit("PMPI_Type_commit"), type_contiguous("PMPI_Type_contiguous"),
+    type_hvector("PMPI_Type_create_hvector"), type_hindexed("PMPI_Type_create_hindexed"),
+    type_struct("PMPI_Type_create_struct");
+
+// The datatype of a layout's bytes, from the address of the first one on. MPI's code.
+int make_type(const engine::Layout& layout, Word* made) {
+  using engine::Layout;
+  const Library& mpi = library();
+  const size_t n = layout.kind == Layout::PARTS ? layout.children.size() : layout.offsets.size();
+  if (std::max<uint64_t>({layout.nbytes, layout.count, n}) > INT32_MAX) return mpi.err_count;
+  if (layout.kind == Layout::RUN) return type_contiguous.call(Word(layout.nbytes), mpi.byte, made);
+  std::vector<int> lengths(n, 1);
+  if (layout.kind == Layout::RUNS) {
+    for (size_t i = 0; i < n; i++)
+      lengths[i] = int(layout.each ? layout.each : layout.starts[i + 1] - layout.starts[i]);
+    return type_hindexed.call(Word(n), lengths.data(), layout.offsets.data(), mpi.byte, made);
+  }
+  std::vector<Word> parts(layout.children.size());
+  std::vector<char> handles(parts.size() * mpi.handle_nbytes());
+  int error = 0;
+  for (size_t i = 0; i < parts.size() && !error; i++) {
+    error = make_type(*layout.children[i], &parts[i]);
+    if (!error) mpi.put_handle(mpi.handle_of(parts[i]), handles.data() + i * mpi.handle_nbytes());
+  }
+  if (!error)
+    error = layout.kind == Layout::LOOP
+                ? type_hvector.call(Word(layout.count), Word(1), Word(layout.stride), mpi.handle_of(parts[0]),
+                                    made)
+                : type_struct.call(Word(n), lengths.data(), layout.offsets.data(), handles.data(), made);
+  for (Word& part : parts)
+    if (part) type_free.call(&part);
+  return error;
+}
 
 Range stretch_of(Word address, int64_t count, const Type& type) {
   const int64_t others = std::max<int64_t>(count, 1) - 1;
@@ -75,7 +108,8 @@ Buffer::Buffer(std::vector<uint8_t> bytes, const Buffer& like)
 
 Buffer::~Buffer() {
   if (mirror_ && !lost_) engine::pinned().put(mirror_, 0);
-  if (kept_) type_free.call(&kept_);
+  for (Word* type : {&kept_, &of_bytes_})
+    if (*type) type_free.call(type);
 }
 
 int Buffer::take(uint64_t nbytes) {
@@ -126,9 +160,11 @@ Range Buffer::range(uint64_t n) const {
 void Buffer::each_stretch(const uint8_t* bytes, uint64_t n, const Visit& visit) const {
   if (is_run()) return visit(place.data, bytes, n);
   if (known) {
-    engine::each_run(*place.layout, 0, 0, n, [&](int64_t at, uint64_t nbytes, uint64_t count, int64_t stride) {
-      for (uint64_t i = 0; i < count; i++, at += stride, bytes += nbytes) visit(place.data + at, bytes, nbytes);
-    });
+    engine::each_run(*place.layout, 0, 0, n,
+                     [&](int64_t at, uint64_t nbytes, uint64_t count, int64_t stride) {
+                       for (uint64_t i = 0; i < count; i++, at += stride, bytes += nbytes)
+                         visit(place.data + at, bytes, nbytes);
+                     });
     return;
   }
   // MPI puts them into other memory, and ones, which tell where they are.
@@ -148,6 +184,11 @@ void Buffer::unpack_by_mpi(const uint8_t* bytes, uint64_t n, Word address) const
   const Library& mpi = library();
   sendrecv.call(bytes, Word(n), mpi.byte, Word(0), Word(tag), address, Word(count), kept_, Word(0), Word(tag),
                 own_comm(), mpi.ignored_status);
+}
+
+Word Buffer::type_of_bytes() {
+  if (!place.layout || make_type(*place.layout, &of_bytes_) || type_commit.call(&of_bytes_)) return 0;
+  return library().handle_of(of_bytes_);
 }
 
 void Buffer::keep_type() {

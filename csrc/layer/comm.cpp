@@ -209,7 +209,8 @@ void Comm::fail_without_text() noexcept {
   Word request;  // nobody waits for it
   for (int peer = 0; frames && peer < size; peer++)
     if (peer != rank)
-      isend.call(static_cast<void*>(nullptr), 0, library().byte, peer, tags.refusal(), frames->handle(), &request);
+      isend.call(static_cast<void*>(nullptr), 0, library().byte, peer, tags.refusal(), frames->handle(),
+                 &request);
 }
 
 std::string Comm::why_broken() {

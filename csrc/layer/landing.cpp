@@ -136,7 +136,8 @@ void Landing::Around::write(uint8_t* place, const uint8_t* from, uint64_t nbytes
   uint8_t* const end = place + nbytes;
   for (Guarded& one : guarded_) {  // in the order of their places
     if (place == end) return;
-    uint8_t *before = std::clamp(one.bytes.begin, place, end), *behind = std::clamp(one.bytes.end, before, end);
+    uint8_t *before = std::clamp(one.bytes.begin, place, end),
+            *behind = std::clamp(one.bytes.end, before, end);
     memcpy(place, from, size_t(before - place));
     from += before - place;
     if (before != behind) one.withheld.add(before, from, uint64_t(behind - before));

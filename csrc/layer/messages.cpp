@@ -389,8 +389,8 @@ COMPCOLL_INLINE int message(Convention convention, Word* words, const void* call
   Comm* comm = look_up(words[where]);
   if (!comm) return next();
   auto plain = [&] { return watched<name>(convention, words, *comm, next); };
-  const bool shares = n_in_place.load(std::memory_order_relaxed) &&
-                             is_guarded(range_of<name>(convention, words));
+  const bool shares =
+      n_in_place.load(std::memory_order_relaxed) && is_guarded(range_of<name>(convention, words));
   if (!exists || shares || !is_small_message<name>(convention, words, *comm)) {
     if (taken_large(Name(name), convention, words, caller, exists, plain, &error)) return error;
   } else if (!reentrant && form_of(all_rows[name - n_operations].name) != persistent) {

@@ -93,6 +93,8 @@ class Buffer {
   void each_stretch(const uint8_t* bytes, uint64_t n, const Visit& visit) const;
   // Memory of the program's among which so many bytes of a message lie; none on a GPU.
   Range range(uint64_t n) const;
+  // A datatype of bytes, committed, that lie as those of a layout do; 0 where MPI makes none.
+  Word type_of_bytes();
   // Has memory of its own if it is not known where the bytes lie: frames are decoded there.
   void keep_type();
 
@@ -102,6 +104,7 @@ class Buffer {
 
   const Type* type_ = nullptr;
   Word kept_ = 0;  // a duplicate of a datatype that the program may free
+  Word of_bytes_ = 0;
   std::vector<uint8_t> bytes_;
   uint8_t* mirror_ = nullptr;
   int copy(bool to_host, uint64_t nbytes, bool alone);

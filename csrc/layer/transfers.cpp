@@ -58,9 +58,15 @@ int Incoming::post(int source, int tag) {
     where = reinterpret_cast<Word>(buffer_->place.data);
     if (!fits) n = buffer_->count, type = buffer_->handle;
   } else if (fits) {
-    scratch_nbytes_ = std::max(buffer_->nbytes, scratch_nbytes);
-    scratch_ = the_engine().pool().get(scratch_nbytes_);
-    where = reinterpret_cast<Word>(scratch_), n = int64_t(scratch_nbytes_);
+    try {
+      scratch_nbytes_ = std::max(buffer_->nbytes, scratch_nbytes);
+      scratch_ = the_engine().pool().get(scratch_nbytes_);
+      where = reinterpret_cast<Word>(scratch_), n = int64_t(scratch_nbytes_);
+    } catch (const std::bad_alloc&) {  // MPI scatters the bytes, where a first message has room
+      where = reinterpret_cast<Word>(buffer_->place.data), n = 1;
+      type = buffer_->nbytes >= scratch_nbytes ? buffer_->type_of_bytes() : 0;
+      if (!type) throw;
+    }
   } else {
     n = buffer_->count, type = buffer_->handle;
   }
@@ -243,9 +249,8 @@ void Incoming::finish() {
     run_.reset();
   }
   if (waits_ && (!error_ || !compressed_))
-    landing_.write_around(buffer_->range(nbytes_), [this](auto&& write) {
-      buffer_->each_stretch(unpacked_.data(), nbytes_, write);
-    });
+    landing_.write_around(buffer_->range(nbytes_),
+                          [this](auto&& write) { buffer_->each_stretch(unpacked_.data(), nbytes_, write); });
   else if (!error_ && !unpacked_.empty()) buffer_->unpack(unpacked_.data(), nbytes_);
   landing_.end_write();
   if (scratch_) the_engine().pool().put(scratch_, scratch_nbytes_);

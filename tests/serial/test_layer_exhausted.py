@@ -163,6 +163,44 @@ world.Barrier()
 os._exit(0)
 """
 )
+STRIDED = (
+    BEGIN
+    + """
+import compcoll
+
+comm = compcoll.Comm(world, codec="lossless", min_nbytes=0)
+n = 1 << 20
+random = np.random.default_rng(0)
+x, y = random.normal(size=n), np.zeros(n)
+starts = np.arange(0, n, 1 << 10) + np.arange(n >> 10) % 7
+blocks = n >> 10
+types = {
+    "vector": MPI.DOUBLE.Create_vector(n // 4, 2, 4),
+    "indexed": MPI.DOUBLE.Create_indexed_block(700, starts),
+    "struct": MPI.Datatype.Create_struct([600] * blocks, starts * 8, [MPI.DOUBLE] * blocks),
+    "nested": MPI.DOUBLE.Create_vector(240, 3, 4).Create_resized(0, 1 << 13).Create_contiguous(blocks),
+}
+send = comm.Send if sys.argv[1] == "compressed" else comm.Rsend  # which is MPI's
+for name, type in types.items():
+    type.Commit()
+    y[:] = 0
+    if rank:
+        shim.exhaust(LARGE, 3 << 20, 0)
+        request = comm.Irecv([y, 1, type], 0)
+    world.Barrier()
+    if rank == 0:
+        send([x, 1, type], 1)
+        continue
+    request.Wait()
+    failed = shim.exhaust(NOTHING, 0, 0)
+    sent = type.Pack_size(1, world) // 8
+    say(name, "failed", failed > 0, "right", int((y == x).sum()) == sent and int((y != 0).sum()) == sent)
+if rank == 0:
+    say(comm.report.reason)
+"""
+)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """``run(program, *arguments)`` runs it on two ranks, with the shim; what they say."""
@@ -222,3 +260,9 @@ def test_memory_runs_out(run, call, known):
     assert {"0 end", "1 end"} <= set(said.splitlines()), said[-2000:] + errors
     assert "WRONG" not in said, said[-5000:]
     assert "error" in said
+
+
+@pytest.mark.parametrize("how", ["compressed", "plain"])
+def test_strided_receive_without_memory_for_its_bytes(run, how):
+    said, errors = run(STRIDED, how)
+    assert said.count("failed True right True") == 4, said + errors
