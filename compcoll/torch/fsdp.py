@@ -355,7 +355,9 @@ def compress_fsdp(
         raise ValueError(f"all_reduce={all_reduce!r} and replicas={replicas!r} need each other")
     patterns = [exact] if isinstance(exact, str) else exact
     found: dict[str, list[_OfModule]] = {}
-    sharded = {name: one for name, one in model.named_modules() if isinstance(one, FSDPModule)}
+    sharded: dict[str, Any] = {
+        name: one for name, one in model.named_modules() if isinstance(one, FSDPModule)
+    }
     forward = None if all_gather is None else _Forward(list({model, *sharded.values()}))
     for name, module in sharded.items():
         if any(fnmatch(name, pattern) for pattern in patterns):

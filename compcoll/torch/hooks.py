@@ -25,7 +25,8 @@ class ErrorFeedback(Compression):
     """State of `compressed_hook`: errors of quantization, which are added to the next gradients.
 
     After Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019);
-    the owners of the sums keep their errors, too, as in Tang et al., "DoubleSqueeze" (2019).
+    the owners of the sums keep their errors, too, as in Tang et al., "DoubleSqueeze" (2019). Errors are added
+    as far as the present gradients can take them, so that those of a step that was not taken do no harm.
 
     Parameters
     ----------

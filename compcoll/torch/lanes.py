@@ -137,6 +137,15 @@ class Placement(NamedTuple):
     between: list[int]
 
 
+class _Call(NamedTuple):
+    """What is submitted to a `Lane`; a closure that submits itself would keep its tensors in a cycle."""
+
+    stages: Stages
+    device: torch.device
+    inference: bool
+    result: torch.futures.Future
+
+
 class Lane:
     """Groups of one direction, and threads, which take tensors in their order; made collectively.
 
@@ -156,30 +165,33 @@ class Lane:
     def submit(self, stages: Stages, device: torch.device) -> torch.futures.Future[Any]:
         """The future of the last stage's value, or of an error; each stage is given the value before."""
         cuda = device.type == "cuda"
-        inference = torch.is_inference_mode_enabled()  # a thread has a mode of its own
         result: torch.futures.Future = torch.futures.Future(devices=[device] if cuda else [])
-
-        def run(stage: int, value: Any, after: Any) -> None:
-            try:
-                if self.error is not None:
-                    raise RuntimeError(f"an earlier exchange failed: {self.error}") from self.error
-                with torch.inference_mode(inference), torch.no_grad(), self._stream(stage, device, after):
-                    given, value = value, stages[stage](value)
-                    if cuda:  # of another stream, which must not write to its memory meanwhile
-                        for tensor in given or ():
-                            tensor.record_stream(torch.cuda.current_stream(device))
-                    event = torch.cuda.current_stream(device).record_event() if cuda else None
-                    if stage + 1 == len(stages):
-                        result.set_result(value)
-                    else:
-                        self._threads[stage + 1].submit(run, stage + 1, value, event)
-            except BaseException as error:
-                self.error = self.error or error
-                result.set_result(error)
-
+        # A thread has an inference mode of its own.
+        call = _Call(stages, device, torch.is_inference_mode_enabled(), result)
         before = torch.cuda.current_stream(device).record_event() if cuda else None
-        self._threads[0].submit(run, 0, None, before)
+        self._threads[0].submit(self._run, call, 0, None, before)
         return result.then(_value_or_raise)
+
+    def _run(self, call: _Call, stage: int, value: Any, after: Any) -> None:
+        """Run a stage in its thread, and have the next one run in its own."""
+        stages, device, inference, result = call
+        cuda = device.type == "cuda"
+        try:
+            if self.error is not None:
+                raise RuntimeError(f"an earlier exchange failed: {self.error}") from self.error
+            with torch.inference_mode(inference), torch.no_grad(), self._stream(stage, device, after):
+                given, value = value, stages[stage](value)
+                if cuda:  # of another stream, which must not write to its memory meanwhile
+                    for tensor in given or ():
+                        tensor.record_stream(torch.cuda.current_stream(device))
+                event = torch.cuda.current_stream(device).record_event() if cuda else None
+                if stage + 1 == len(stages):
+                    result.set_result(value)
+                else:
+                    self._threads[stage + 1].submit(self._run, call, stage + 1, value, event)
+        except BaseException as error:
+            self.error = self.error or error
+            result.set_result(error)
 
     def _stream(self, stage: int, device: torch.device, after: Any) -> Any:
         """A context in whose stream of its own work comes after an event."""

@@ -9,7 +9,7 @@ the ranks repeat the exchange with slots for the longest frame. Other codecs' fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode_add
 from compcoll.devices.arrays import host_view
 from compcoll.frame import HEADER_NBYTES, inspect
+from compcoll.torch.feedback import add_errors, restore
 from compcoll.torch.lanes import Lane, Stages, all_gather_single, connected
 from compcoll.torch.reductions import element_of
 
@@ -91,6 +92,10 @@ class Compression:
         errors = state["errors"] if state.get("rank", dist.get_rank()) == dist.get_rank() else {}
         self._errors = {name: error.clone() for name, error in errors.items()}
 
+    def forget(self) -> None:
+        """Drop this rank's errors, as of a step that was not taken, between two steps; not collective."""
+        self._errors.clear()
+
     def __getstate__(self) -> dict[str, Any]:
         """Settings, step and errors; a copy finds groups and threads in its first call."""
         if self.group is not None and self.group is not dist.group.WORLD:
@@ -122,27 +127,44 @@ class Compression:
     def _reduce(self, sums: torch.Tensor, codec: Codec, widths: Mapping[str, int]) -> torch.Tensor:
         """The sum over all ranks of this rank's row, from what `_sum_inside` has given, which changes."""
         residue = self._residue(sums, codec, widths, "gradients")
-        return self._frames[0].reduce_scatter(sums, codec, residue).to(sums.dtype)
+        total, is_finite = self._frames[0].reduce_scatter(sums, codec, residue)
+        self._forget_unless(is_finite, widths)
+        return total.to(sums.dtype)
 
     def _gather(self, mine: torch.Tensor, codec: Codec, widths: Mapping[str, int]) -> torch.Tensor:
         """All ranks' rows in the order of places; with feedback this rank's own changes."""
-        return self._frames[-1].all_gather(mine, codec, self._residue(mine, codec, widths, "sum"))
+        rows, is_finite = self._frames[-1].all_gather(mine, codec, self._residue(mine, codec, widths, "sum"))
+        self._forget_unless(is_finite, widths)
+        return rows
+
+    def _forget_unless(self, is_finite: bool, names: Iterable[str]) -> None:
+        """Drop the errors of these names where their values on some rank were not finite."""
+        if not is_finite:
+            for name in names:
+                for kind in ("gradients", "sum"):
+                    self._errors.pop(f"{name}/{kind}", None)
 
     def _residue(
         self, values: torch.Tensor, codec: Codec, widths: Mapping[str, int], kind: str
     ) -> torch.Tensor | None:
-        """Add the last errors to values, which have so many columns of a name; returns where theirs are kept.
+        """The last errors of values, which have so many columns of a name, where the next ones are kept.
 
         Each name has its own: buckets of DDP hold other parameters after the first step.
         """
+        names = [f"{name}/{kind}" for name in widths]
         if not self.feeds_back or codec.lossless:
+            for name in names:
+                self._errors.pop(name, None)
             return None
-        residue, sizes = torch.empty_like(values), list(widths.values())
-        for name, some, errors in zip(widths, values.split(sizes, -1), residue.split(sizes, -1), strict=True):
-            last = self._errors.get(f"{name}/{kind}")
-            if last is not None and last.shape == some.shape and last.dtype == some.dtype:
-                some += last.to(some.device)
-            self._errors[f"{name}/{kind}"] = errors
+        pieces = [self._errors.get(name) for name in names]
+        residue = _in_one(pieces, values, list(widths.values()))
+        if residue is not None:
+            return residue
+        residue = torch.zeros_like(values)
+        for name, last, errors in zip(names, pieces, residue.split(list(widths.values()), -1), strict=True):
+            if last is not None and last.shape == errors.shape and last.dtype == errors.dtype:
+                errors.copy_(last)
+            self._errors[name] = errors
         return residue
 
     def _average(self, named: Mapping[Codec, Mapping[str, torch.Tensor]], whole: Any = None) -> Stages:
@@ -169,6 +191,26 @@ class Compression:
 
 
 # -- tensors as rows, one for each rank
+
+
+def _in_one(
+    pieces: Sequence[torch.Tensor | None], like: torch.Tensor, widths: Sequence[int]
+) -> torch.Tensor | None:
+    """The tensor whose columns are these, like another one in its shape, type and device; None if none is."""
+    first, at = pieces[0], 0
+    if first is None or first.untyped_storage().nbytes() != like.nbytes:
+        return None
+    place = first.untyped_storage().data_ptr()
+    for piece, width in zip(pieces, widths, strict=True):
+        if (
+            piece is None
+            or piece.untyped_storage().data_ptr() != place
+            or (piece.storage_offset(), piece.shape) != (at, (*like.shape[:-1], width))
+            or (piece.dtype, piece.device) != (like.dtype, like.device)
+        ):
+            return None
+        at += width
+    return first.as_strided(like.shape, like.stride())
 
 
 def _width(tensor: torch.Tensor, size: int) -> int:
@@ -233,15 +275,16 @@ class _Frames:
 
     def reduce_scatter(
         self, values: torch.Tensor, codec: Codec, residue: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, bool]:
         """Sum the nodes' rows of this one, (nodes, n), contiguous: (n,), of at least 32 bits a value.
 
         Sums are in the order of nodes, and take this rank's own row as it is. ``residue``, like ``values``,
-        takes the errors of the others.
+        has the last errors of the others, which are added, and takes theirs. False where some node's rows
+        were not finite.
         """
         total = torch.zeros_like(values[0], dtype=torch.promote_types(values.dtype, torch.float32))
         if not total.numel():
-            return total
+            return total, True
         own = torch.ones(1, dtype=torch.uint8, device=values.device)  # it only fills its slot
         frames = [
             own if node == self.rank else _encoded(row, codec, None if residue is None else residue[node])
@@ -257,25 +300,27 @@ class _Frames:
             return arrived
 
         slot = _slot_nbytes(codec, total.numel(), values.dtype)
-        for node, frame in enumerate(_exchanged(frames, slot, exchange, [self.group])):
+        slots, is_finite = _exchanged(frames, slot, exchange, [self.group], values)
+        for node, frame in enumerate(slots):
             if node == self.rank:
                 total += values[node]
             else:
                 decode_add(frame, total)
         self.raw_nbytes += values[0].nbytes * (self.size - 1)
-        return total
+        return total, is_finite
 
     def all_gather(
         self, values: torch.Tensor, codec: Codec, residue: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, bool]:
         """Gather all ranks' values, (n,), contiguous: (size, n), decoded, in the order of places.
 
         Ranks of a node hand on to each other the frames that they have got. ``residue``, like ``values``,
-        takes this rank's errors.
+        has this rank's last errors, which are added, and takes its errors. False where some rank's values
+        were not finite.
         """
         inside = self.lane.inside
         if not values.numel():
-            return values.new_empty(self.size * (inside.size if inside else 1), 0)
+            return values.new_empty(self.size * (inside.size if inside else 1), 0), True
 
         def exchange(given: torch.Tensor) -> torch.Tensor:
             arrived = given.new_empty(self.size, given.shape[1])
@@ -285,18 +330,19 @@ class _Frames:
 
         frame, slot = _encoded(values, codec, residue), _slot_nbytes(codec, values.numel(), values.dtype)
         groups = [self.group] if inside is None else [self.group, inside.group]
-        slots = _exchanged([frame], slot, exchange, groups)
+        slots, is_finite = _exchanged([frame], slot, exchange, groups, values)
         self.raw_nbytes += values.nbytes * (self.size - 1)
         rows = values.new_empty(len(slots), values.numel())
         for frame, row in zip(slots, rows, strict=True):
             decode(frame, out=row)
-        return rows
+        return rows, is_finite
 
 
 def _encoded(values: torch.Tensor, codec: Codec, residue: torch.Tensor | None) -> torch.Tensor:
-    """The frame of some values; ``residue`` takes its errors."""
+    """The frame of some values, to which the errors in ``residue`` are added; it takes the next ones."""
     codec = codec if codec.lossless or values.is_floating_point() else _LOSSLESS
     values = values.detach()
+    waiting = [] if residue is None else add_errors(values, residue, codec)
     if values.is_cuda:
         torch.cuda.current_stream(values.device).synchronize()
         frame = torch.as_tensor(codec.encode(values), device=values.device)
@@ -315,6 +361,7 @@ def _encoded(values: torch.Tensor, codec: Codec, residue: torch.Tensor | None) -
     if residue is not None:
         torch.sub(values, residue, out=residue)
         residue.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        restore(waiting)
     return frame
 
 
@@ -323,15 +370,24 @@ def _exchanged(
     slot: int | None,
     exchange: Callable[[torch.Tensor], torch.Tensor],
     groups: Sequence[dist.ProcessGroup],
-) -> Any:
-    """Exchange slots of a known size, or of that of the longest frame in the groups."""
-    slots = None if slot is None else exchange(_in_slots(frames, slot))
+    values: torch.Tensor,
+) -> tuple[Any, bool]:
+    """Exchange slots of a known size, or of that of the longest frame in the groups.
+
+    False where some rank's values are not finite, on all ranks of the groups. Codecs with slots of a known
+    size refuse such values, so that ranks ask each other only where there may be some.
+    """
+    slots, is_finite = None if slot is None else exchange(_in_slots(frames, slot)), True
     if slots is None or bool((slots[:, 0] == 0).any()):
-        longest = torch.tensor([max(frame.numel() for frame in frames)], device=frames[0].device)
+        longest = torch.tensor([max(frame.numel() for frame in frames), 0], device=frames[0].device)
+        if values.is_floating_point():  # a sum is less work than a look at each value
+            wide = torch.promote_types(values.dtype, torch.float32)
+            longest[1] = ~values.sum(dtype=wide).isfinite()
         for group in groups:
             dist.all_reduce(longest, dist.ReduceOp.MAX, group=group)
-        slots = exchange(_in_slots(frames, int(longest)))
-    return slots if slots.is_cuda else slots.numpy()
+        nbytes, is_not = longest.tolist()
+        slots, is_finite = exchange(_in_slots(frames, nbytes)), not is_not
+    return slots if slots.is_cuda else slots.numpy(), is_finite
 
 
 def _in_slots(frames: Sequence[torch.Tensor], nbytes: int) -> torch.Tensor:

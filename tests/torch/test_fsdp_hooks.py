@@ -1,14 +1,14 @@
 """Compression of FSDP2 and HSDP for those who keep another backend, here gloo."""
 
-import gc
 import threading
+import time
 import weakref
 
 import pytest
 import torch
 import torch.distributed as dist
 from test_conformance import batch, close, mesh_of, model, train
-from test_hooks import is_same, of_rank
+from test_hooks import is_same, mean_by_gloo, of_rank
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -173,7 +173,9 @@ def test_gathered_parameters_are_not_kept(gloo, agree, monkeypatch):
     compress_fsdp(net, all_gather="raw")
     with torch.no_grad():
         net(x), net(x, until=2)
-    gc.collect()
+    until = time.monotonic() + 20
+    while any(one() is not None for one in made) and time.monotonic() < until:
+        time.sleep(0.01)  # until threads are done with the last one
     assert agree(len(made) >= 6 and not any(one() is not None for one in made))
 
 
@@ -346,6 +348,41 @@ def test_fsdp2_goes_on_from_state_dicts(gloo, agree, replicated, kind):
     fresh, _ = made()
     assert agree(all(state["errors"] for state in kept.values()))
     assert agree(torch.equal(got, want) and not torch.equal(gradients(fresh), want))
+
+
+@pytest.mark.parametrize("bad", [1e7, float("inf"), float("nan")])
+@pytest.mark.parametrize("codec", ["bfp:bits=8", "int8", "bfp:bits=4"])
+@pytest.mark.parametrize("kind", ["reduce-scatter", "all-reduce"])
+def test_a_step_that_is_not_taken(gloo, agree, place, kind, codec, bad):
+    """Its errors do not enter the next steps: their norms are those of plain sums."""
+    size, rank, n = dist.get_world_size(), dist.get_rank(), 2000
+    options = {"feeds_back": True, "nodes": place[0]}
+    reduce, average = CompressedReduceScatter(codec, **options), CompressedAllReduce(codec, gloo, **options)
+    for step in range(6):
+        mine = of_rank(rank + size * step, n * size)
+        if step == 2 and rank == size - 1:
+            mine[: n * size // 2 if bad == 1e7 else 1] *= bad
+        want = mean_by_gloo(gloo, mine)
+        if kind == "all-reduce":
+            got = mine.clone()
+            average(got)
+        else:
+            got, want = torch.empty(n), want[n * rank : n * (rank + 1)]
+            reduce(got, mine / size, gloo, dist.ReduceOp.SUM)
+        assert agree(step == 2 or abs(got.norm() / want.norm() - 1) < 0.06), step
+
+
+def test_forget(gloo, agree):
+    """Of all objects of a model: the next gradients are those of new ones."""
+    net = sharded(gloo)
+    found = compress_fsdp(net, "int4", feeds_back=True)
+    first = gradients(net)
+    net.zero_grad()
+    second = gradients(net)
+    for one in [one for made in found.values() for one in made]:
+        one.forget()
+    net.zero_grad()
+    assert agree(torch.equal(gradients(net), first) and not torch.equal(first, second))
 
 
 def test_modules_to_compress(gloo, agree):

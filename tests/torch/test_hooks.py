@@ -488,3 +488,76 @@ def test_an_overflow_is_not_fed_back(gloo, agree):
     net.zero_grad()
     torch.nn.functional.mse_loss(net(x), y).backward()
     assert agree(all(bool(p.grad.isfinite().all()) for p in net.parameters()))
+
+
+LOSSY = ["bfp:bits=8", "int8", "bfp:bits=4", "fp8", "zfp:rate=8", "szp:rel=1e-3"]
+
+
+@pytest.mark.parametrize("bad", [1e7, float("inf"), float("nan")])
+@pytest.mark.parametrize("codec", LOSSY)
+def test_a_step_that_is_not_taken(gloo, agree, place, codec, bad):
+    """Its errors do not enter the next steps: their norms are those of plain sums."""
+    state, rank, size = ErrorFeedback(codec, gloo, nodes=place[0]), dist.get_rank(), dist.get_world_size()
+    for step in range(6):
+        mine = of_rank(rank + size * step, 5000)
+        if step == 2 and rank == size - 1:
+            mine[: 2500 if bad == 1e7 else 1] *= bad
+        got, want = averaged(state, mine), mean_by_gloo(gloo, mine)
+        assert agree(step == 2 or abs(got.norm() / want.norm() - 1) < 0.08), step
+        if step == 2 and bad != 1e7:
+            assert agree(not state.state_dict()["errors"])  # on any rank
+
+
+@pytest.mark.parametrize("codec", ["bfp:bits=8", "int8", "bfp:bits=4"])
+def test_training_that_skips_a_spike(gloo, agree, codec):
+    """One bad label on one rank, as in trainers with a limit for the norm."""
+
+    def norms(codec):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(16, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+        ddp, found = DDP(net, process_group=gloo), []
+        if codec:
+            compress_ddp(ddp, codec)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(7):
+            x, y = of_rank(7 * dist.get_rank() + step, 256).view(16, 16), torch.zeros(16, 8)
+            y[0, 0] = 1e7 if step == 3 and dist.get_rank() == 0 else 1.0
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(ddp(x), y).backward()
+            found.append(float(torch.nn.utils.clip_grad_norm_(net.parameters(), float("inf"))))
+            if found[-1] < 10:
+                optimizer.step()
+        return torch.tensor(found)
+
+    got, want = norms(codec), norms(None)
+    assert agree(want[3] > 1e4 and torch.allclose(got, want, rtol=0.06)), (got, want)
+
+
+def test_errors_of_zeros_wait(gloo, agree, place):
+    """Sparse gradients: what a block has lost is made up for when it has gradients again."""
+    truth = of_rank(5, 3000)
+
+    def error(feeds_back):
+        state, total = ErrorFeedback("int4", gloo, feeds_back=feeds_back, nodes=place[0]), 0
+        for _ in range(20):
+            total += averaged(state, truth)
+            total += (nothing := averaged(state, torch.zeros(3000)))
+            assert agree(not nothing.any())
+        return float((total / 20 - truth).abs().max())
+
+    assert agree(error(True) < 0.25 * error(False))
+
+
+def test_forget(gloo, agree, place):
+    state, mine = ErrorFeedback("int4", gloo, nodes=place[0]), of_rank(dist.get_rank(), 700)
+    first, second = averaged(state, mine), averaged(state, mine)
+    state.forget()
+    assert agree(not state.state_dict()["errors"] and not torch.equal(first, second))
+    assert agree(torch.equal(averaged(state, mine), first) and state.step == 3)
+
+
+def test_errors_do_not_outlive_a_lossless_codec(gloo, agree):
+    state = ErrorFeedback({0: "int4", 1: "lossless", 2: "int4"}, gloo)
+    mine = of_rank(dist.get_rank(), 700)
+    first, exact, again = (averaged(state, mine) for _ in range(3))
+    assert agree(torch.equal(first, again) and not torch.equal(first, exact))

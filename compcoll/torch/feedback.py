@@ -1,0 +1,88 @@
+"""Errors of quantization that are added to the values that come next, as far as these can take them.
+
+A step that is not taken, as trainers do after an overflow or a spike, leaves errors of another magnitude.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from compcoll.codecs import Codec, decode
+from compcoll.torch.reductions import element_of
+
+__all__ = ["Waiting", "add_errors", "restore"]
+
+#: How many times as large as those of the present values errors may be: gradients differ from step to step.
+_SLACK = 3.0
+#: Values that share a scale in most codecs.
+_BLOCK = 64
+#: Values on the host that stay in the cache between two passes.
+_CHUNK = 1 << 16
+
+#: Errors that wait for the next values, each with where they belong.
+Waiting = list[tuple[torch.Tensor, Any, torch.Tensor]]
+
+
+@lru_cache(maxsize=1024)
+def _largest_error(codec: Codec, dtype: torch.dtype) -> float:
+    """The largest error as a fraction of the largest magnitude in its block, of normal random numbers."""
+    given = np.random.default_rng(0).standard_normal((256, _BLOCK)).astype(element_of(dtype))
+    values, decoded = (
+        x.astype("f8").reshape(given.shape) for x in (given, decode(codec.encode(given.ravel())))
+    )
+    return float(np.max(np.abs(decoded - values).max(1) / np.abs(values).max(1)))
+
+
+def add_errors(values: torch.Tensor, errors: torch.Tensor, codec: Codec) -> Waiting:
+    """Add errors to values of their shape, (n,): those of a block as far as its values can take them.
+
+    What exceeds that is left out. Errors of a block of zeros wait, until `restore` puts them back.
+    """
+    waiting: Waiting = []
+    if codec.lossless or not values.is_floating_point() or getattr(codec, "abs", None) is not None:
+        values += errors  # which have one bound, whatever the values
+        return waiting
+    limit = _SLACK * _largest_error(codec, values.dtype)
+    # szp's error is one for all values
+    span = values.numel() if codec.name == "szp" else max(_BLOCK, getattr(codec, "block", _BLOCK))
+    for some, theirs in _blocks(values, errors, span):
+        largest, worst = _peaks(some), _peaks(theirs)
+        most, waits = largest * limit, largest == 0
+        some.addcmul_(theirs, torch.where(worst > most, most / worst, 1.0).to(some.dtype))
+        if values.is_cuda:
+            waiting.append((theirs, slice(None), theirs * waits))
+        elif waits.any():
+            index = waits.flatten().nonzero().flatten()
+            waiting.append((theirs, index, theirs[index]))
+    return waiting
+
+
+def restore(waiting: Waiting) -> None:
+    """Add errors that wait to those of the values, which are zeros there."""
+    for errors, index, theirs in waiting:
+        errors[index] += theirs
+
+
+def _blocks(
+    values: torch.Tensor, errors: torch.Tensor, span: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Blocks of values as rows, and their errors; the last one may be shorter."""
+    chunk = values.numel() if values.is_cuda else max(span, _CHUNK)
+    whole = values.numel() // span * span
+    if whole:
+        yield from zip(
+            *(one[:whole].view(-1, span).split(chunk // span) for one in (values, errors)), strict=True
+        )
+    if whole < values.numel():
+        yield values[whole:].view(1, -1), errors[whole:].view(1, -1)
+
+
+def _peaks(blocks: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude of each row, (n, 1), of at least 32 bits."""
+    most = torch.maximum(blocks.amax(1, keepdim=True), blocks.amin(1, keepdim=True).neg_())
+    return most.to(torch.promote_types(most.dtype, torch.float32))
