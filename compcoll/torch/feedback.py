@@ -24,7 +24,7 @@ _BLOCK = 64
 #: Values on the host that stay in the cache between two passes.
 _CHUNK = 1 << 16
 
-#: Errors that wait for the next values, each with where they belong.
+#: Errors that wait for the next values: all errors of some blocks, which of these wait, and their errors.
 Waiting = list[tuple[torch.Tensor, Any, torch.Tensor]]
 
 
