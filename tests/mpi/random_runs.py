@@ -19,6 +19,7 @@ from random_messages import run_round, run_shift
 from random_objects import run_objects
 from random_steps import THRESHOLDS, Program, Step
 from random_waits import WAYS
+from random_windows import run_window
 
 import compcoll
 
@@ -128,6 +129,8 @@ class Run:
             run_round(self, comms, rank, size, wrappers, seed)
         elif step.kind == "shift":
             run_shift(self, comm, rank, size, seed)
+        elif step.kind == "window":
+            run_window(self, comm, rank, size, seed)
         elif step.kind == "objects":
             run_objects(self, comm, rank, size, seed)
         elif step.kind == "make":

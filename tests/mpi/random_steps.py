@@ -43,6 +43,7 @@ _KINDS = {
     "repeat": 6,
     "round": 25,
     "shift": 8,
+    "window": 4,
     "objects": 8,
     "make": 9,
     "free": 4,
