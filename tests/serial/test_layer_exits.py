@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from mpi4py import MPI
 
 from compcoll.cli.launch import find_mpiexec
 
@@ -167,3 +168,32 @@ def test_an_interrupt_at_any_moment_ends_all_ranks(tmp_path, moment):
     assert done.returncode != 0
     assert "KeyboardInterrupt" in done.stderr
     assert "not interrupted" not in done.stdout
+
+
+#: Compressed messages from rank to rank, received in all ways, on communicators that are freed or not.
+RING = """
+def ring(c, count):
+    before, behind = (c.rank - 1) % c.size, (c.rank + 1) % c.size
+    for k in range(count):
+        receive = c.Irecv(part, before) if k % 3 == 0 else None
+        sent = c.Isend(array, behind)
+        if k % 3 == 0: receive.Wait()
+        elif k % 3 == 1: c.Recv(part, before)
+        else: c.Mprobe(before).Recv(part)
+        sent.Wait()
+
+ring(c, 45)
+ring(c.Split(0), 7)
+for _ in range(3):
+    d = c.Dup()
+    ring(d, 100)
+    d.Free()
+"""
+
+
+@pytest.mark.skipif("ch4:ucx" not in MPI.Get_library_version(), reason="needs an MPI that tells")
+def test_all_notices_are_received(tmp_path, monkeypatch):
+    """UCX tells of messages that nobody has received when MPI ends."""
+    monkeypatch.setenv("MPIR_CVAR_ODD_EVEN_CLIQUES", "1")  # has ranks of a host talk by the network
+    done = ended(tmp_path, BEGIN + RING)
+    assert (done.returncode, done.stderr) == (0, "")
