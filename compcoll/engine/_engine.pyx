@@ -14,6 +14,7 @@ from mpi4py import MPI
 from compcoll.core import dtypes
 from compcoll.core.errors import FallbackError, FrameError, MismatchError, PolicyError
 from compcoll.engine.finalize import call_all, watch_exit
+from compcoll.engine.memory import memory_nbytes
 from compcoll.operations import OPERATIONS
 
 cimport numpy as cnp

@@ -22,7 +22,7 @@ cdef extern from "engine/node_wire.h" namespace "compcoll::engine" nogil:
     cdef cppclass CSegmentAddress "compcoll::engine::SegmentAddress":
         int64_t pid
         int32_t fd
-        uint64_t nbytes, token
+        uint64_t token
     cdef cppclass CSegment "compcoll::engine::Segment":
         const CSegmentAddress& address()
     shared_ptr[CSegment] create_segment "compcoll::engine::Segment::create"(uint64_t)

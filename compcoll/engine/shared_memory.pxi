@@ -2,16 +2,12 @@
 
 from libcpp.memory cimport make_shared
 
-#: The most bytes of a segment, of which those in use have memory; half of the machine's, where that is
-#: less.
-MOST_NBYTES = 1 << 38
-
 cdef shared_ptr[CSharedMemory] shared_memory
 cdef bint tried = False
 
 
 def segment_address():
-    """Where other processes find this one's segment: process, file descriptor, bytes and token.
+    """Where other processes find this one's segment: process, file descriptor and token.
 
     Returns
     -------
@@ -20,17 +16,15 @@ def segment_address():
     """
     global shared_memory, tried
     cdef shared_ptr[CSegment] segment
-    cdef uint64_t nbytes
     if not tried:
         tried = True
-        nbytes = min(MOST_NBYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
-        segment = create_segment(nbytes)
+        segment = create_segment(memory_nbytes())
         if segment.get() != NULL:
             shared_memory = make_shared[CSharedMemory](segment)
     if shared_memory.get() == NULL:
         return None
     found = shared_memory.get().own().get().address()
-    return found.pid, found.fd, found.nbytes, found.token
+    return found.pid, found.fd, found.token
 
 
 def attach_segments(addresses) -> bool:
@@ -39,7 +33,7 @@ def attach_segments(addresses) -> bool:
     cdef shared_ptr[CSegment] segment
     if None in addresses:
         return False
-    for wanted.pid, wanted.fd, wanted.nbytes, wanted.token in addresses:
+    for wanted.pid, wanted.fd, wanted.token in addresses:
         if not shared_memory.get().attached(wanted.token):
             segment = open_segment(wanted)
             if segment.get() == NULL:

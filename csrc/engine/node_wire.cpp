@@ -1,6 +1,9 @@
 #include "node_wire.h"
 
 #include <cstring>
+#include <new>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "clock.h"
 #include "frame.h"
@@ -21,7 +24,12 @@ class NodeWire : public Wire {
     if (!lends(peer)) return wire_->send(op, data, nbytes, peer, tag);
     uint8_t* copy = nullptr;
     if (!post(data, nbytes, peer, tag)) {
-      copy = memory_.get(nbytes + MORE_NBYTES);  // which its receiver may send on
+      copy = memory_.get_shared(nbytes + MORE_NBYTES);  // which its receiver may send on
+      if (!copy) {
+        memory_.announce(neighbours_->tokens[peer], neighbours_->key, neighbours_->rank, tag, nbytes);
+        announced_.insert(op);
+        return wire_->send(op, data, nbytes, peer, tag);
+      }
       memcpy(copy, data, nbytes);
       data = copy;
       post(copy, nbytes, peer, tag);
@@ -41,7 +49,7 @@ class NodeWire : public Wire {
   }
 
   int poll(std::vector<Done>* done) override {
-    if (int error = wire_->poll(done)) return error;
+    if (int error = poll_mpi(done)) return error;
     if (!wire_->under_way() && done->empty()) look_at_mpi();
     memory_.progress();
     if (!done_.empty() && memory_.posted()) {
@@ -53,8 +61,7 @@ class NodeWire : public Wire {
     if (recvs_.empty() || (looked_ && arrivals == seen_)) return 0;
     looked_ = true;
     seen_ = arrivals;
-    end_recvs(done);
-    return 0;
+    return end_recvs(done);
   }
 
   uint64_t under_way() const override {
@@ -84,6 +91,38 @@ class NodeWire : public Wire {
     return memory_.post(neighbours_->tokens[peer], neighbours_->key, neighbours_->rank, tag, data, nbytes);
   }
 
+  // Frames that come by MPI from ranks of this node are lent, as others are. Sends go on when they are
+  // announced: MPI may have buffered them.
+  int poll_mpi(std::vector<Done>* done) {
+    size_t kept = done->size();
+    if (int error = wire_->poll(done)) return error;
+    for (size_t i = kept; i < done->size(); i++) {
+      Done one = (*done)[i];
+      if (auto found = by_mpi_.find(one.op); found != by_mpi_.end()) {
+        if (!found->second) one.error = Done::NO_MEMORY;
+        else if (one.error) SharedMemory::release(found->second);
+        else one.frame = found->second;
+        by_mpi_.erase(found);
+      }
+      if (announced_.erase(one.op)) done_.push_back(one);
+      else (*done)[kept++] = one;
+    }
+    done->resize(kept);
+    return 0;
+  }
+
+  // Without memory the message is truncated to nothing: its sender does not wait for ever.
+  int recv_by_mpi(const PendingRecv& recv, uint64_t nbytes) {
+    static uint8_t nothing;
+    if (recv.data && nbytes <= recv.room) return wire_->recv(recv.op, recv.data, nbytes, recv.peer, recv.tag);
+    uint8_t* memory = nullptr;
+    try {
+      memory = SharedMemory::get_apart(nbytes);
+    } catch (const std::bad_alloc&) {}
+    by_mpi_[recv.op] = memory;
+    return wire_->recv(recv.op, memory ? memory : &nothing, memory ? nbytes : 0, recv.peer, recv.tag);
+  }
+
   void look_at_mpi() {
     const double time = now();
     if (time - looked_at_mpi_ < looking_seconds) return;
@@ -104,23 +143,31 @@ class NodeWire : public Wire {
     sends_.resize(kept);
   }
 
-  void end_recvs(std::vector<Done>* done) {
+  int end_recvs(std::vector<Done>* done) {
     size_t kept = 0;
+    int error = 0;
     for (const PendingRecv& recv : recvs_) {
-      const uint8_t* frame;
-      uint64_t nbytes;
-      if (!memory_.take(neighbours_->key, recv.peer, recv.tag, &frame, &nbytes)) {
+      Arrival arrival;
+      if (error || !memory_.take(neighbours_->key, recv.peer, recv.tag, &arrival)) {
         recvs_[kept++] = recv;
         continue;
       }
-      if (recv.data && nbytes && nbytes <= recv.room) {
-        memcpy(recv.data, frame, nbytes);
-        SharedMemory::release(frame);
-        frame = nullptr;
+      if (arrival.by_mpi) {
+        error = recv_by_mpi(recv, arrival.nbytes);
+        continue;
       }
-      done->push_back({recv.op, 0, int64_t(nbytes), frame});
+      Done one = {recv.op, 0, int64_t(arrival.nbytes), arrival.frame};
+      if (arrival.nbytes && !arrival.frame) {
+        one.error = Done::NO_MEMORY;
+      } else if (recv.data && arrival.nbytes && arrival.nbytes <= recv.room) {
+        memcpy(recv.data, arrival.frame, arrival.nbytes);
+        SharedMemory::release(arrival.frame);
+        one.frame = nullptr;
+      }
+      (arrival.copied ? &done_ : done)->push_back(one);
     }
     recvs_.resize(kept);
+    return error;
   }
 
   const std::unique_ptr<Wire> wire_;
@@ -129,6 +176,8 @@ class NodeWire : public Wire {
   std::vector<PendingSend> sends_;
   std::vector<PendingRecv> recvs_;
   std::vector<Done> done_;
+  std::unordered_map<int32_t, const uint8_t*> by_mpi_;  // what is received into, by operation
+  std::unordered_set<int32_t> announced_;  // sends by MPI
   bool looked_ = false;
   uint64_t seen_ = 0;
   double looked_at_mpi_ = now();

@@ -12,8 +12,7 @@ constexpr int least_bits = 12;
 }  // namespace
 
 Pool::~Pool() {
-  for (int index = 0; index < n_classes; index++)
-    for (uint8_t* memory : idle_[index]) release(memory, index);
+  if (!source_) trim();
 }
 
 void Pool::release(uint8_t* memory, int index) {
@@ -57,9 +56,18 @@ void Pool::put(uint8_t* memory, uint64_t nbytes) {
     idle_[index].push_back(memory);
   } catch (const std::bad_alloc&) { return release(memory, index); }
   idle_nbytes_ += size_of(index);
-  for (int largest = n_classes - 1; idle_nbytes_ > keep_nbytes_; largest--) {
+  release_down_to(keep_nbytes_);
+}
+
+void Pool::trim() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  release_down_to(0);
+}
+
+void Pool::release_down_to(uint64_t nbytes) {
+  for (int largest = n_classes - 1; idle_nbytes_ > nbytes; largest--) {
     auto& idle = idle_[largest];
-    for (; !idle.empty() && idle_nbytes_ > keep_nbytes_; idle.pop_back()) {
+    for (; !idle.empty() && idle_nbytes_ > nbytes; idle.pop_back()) {
       release(idle.back(), largest);
       idle_nbytes_ -= size_of(largest);
     }

@@ -20,7 +20,8 @@ class Allocator {
 // is too many, the largest go first.
 class Pool : public Allocator {
  public:
-  // Memory that the pool does not keep.
+  // Memory that the pool does not keep. Once a source has no more, it gives null, and so does the pool. What
+  // is idle when the pool ends goes with its source.
   struct Source {
     virtual ~Source() = default;
     virtual uint8_t* allocate(uint64_t nbytes) = 0;
@@ -36,6 +37,8 @@ class Pool : public Allocator {
   uint8_t* get(uint64_t nbytes) override;
   void put(uint8_t* memory, uint64_t nbytes) override;
   uint64_t idle_nbytes();
+  // Releases all idle buffers.
+  void trim();
 
  private:
   static constexpr int n_classes = 128;
@@ -43,6 +46,7 @@ class Pool : public Allocator {
   static uint64_t size_of(int index);
 
   void release(uint8_t* memory, int index);
+  void release_down_to(uint64_t nbytes);
 
   const uint64_t keep_nbytes_;
   Source* const source_;

@@ -298,7 +298,7 @@ void Run::arrived(const Done& done) {
   const Op& op = schedule_->ops[done.op];
   Error error;
   if (done.error) {
-    error.problem = Problem::MPI;
+    error.problem = done.error == Done::NO_MEMORY ? Problem::MEMORY : Problem::MPI;
     error.status = done.error;
   } else if (op.kind == RECV) {
     Frame& frame = frames_[op.frame];
@@ -319,7 +319,7 @@ void Run::arrived(const Done& done) {
     if (!error) error = check_end(done.op);
   }
   // A message that is too long for its receiver, who has room for it.
-  if (done.error && op.kind == RECV && frames_[op.frame].room) misfit_ = true;
+  if (error.problem == Problem::MPI && op.kind == RECV && frames_[op.frame].room) misfit_ = true;
   if (error) fail(error);
   finish(done.op, {});
 }

@@ -3,26 +3,39 @@
 #include <fcntl.h>
 #include <linux/memfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <new>
 #include <random>
+
+#include "frame.h"
 
 namespace compcoll {
 namespace engine {
 namespace {
 
 constexpr uint64_t keep_nbytes = 256 << 20;
-constexpr uint64_t page_nbytes = 4096, huge_nbytes = 2 << 20;
+constexpr uint64_t page_nbytes = 4096;
+constexpr std::align_val_t alignment{64};
 constexpr uint64_t n_cells = 1024;
 
-uint8_t* map(int fd, uint64_t nbytes) {
-  void* memory = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+std::atomic<uint64_t> mapped_nbytes{0};  // of all pieces
+
+uint64_t limit_of(decltype(RLIMIT_AS) resource) {
+  struct rlimit limit;
+  return getrlimit(resource, &limit) || limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+}
+
+// Memory of a segment is for no core file: others have their own, and frames say nothing about a crash.
+uint8_t* map(int fd, uint64_t offset, uint64_t nbytes) {
+  void* memory = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, off_t(offset));
   if (memory == MAP_FAILED) return nullptr;
-  madvise(memory, nbytes, MADV_HUGEPAGE);  // where the system has them for shared memory
+  madvise(memory, nbytes, MADV_DONTDUMP);
   return static_cast<uint8_t*>(memory);
 }
 
@@ -35,34 +48,34 @@ struct Segment::Mailbox {
     std::atomic<uint64_t> turn;
     Notice notice;
   };
-  std::atomic<uint64_t> token;
+  std::atomic<uint64_t> token;  // what others read to tell a segment from another file
   alignas(64) std::atomic<uint64_t> tail;
   alignas(64) std::atomic<uint64_t> head;
   Cell cells[n_cells];
 };
 
-Segment::Mailbox& Segment::mailbox() const { return *reinterpret_cast<Mailbox*>(memory_); }
+Segment::Mailbox& Segment::mailbox() const { return *reinterpret_cast<Mailbox*>(mailbox_); }
 
-std::shared_ptr<Segment> Segment::create(uint64_t nbytes) {
+std::shared_ptr<Segment> Segment::create(uint64_t memory_nbytes) {
   SegmentAddress address;
   address.pid = getpid();
-  address.nbytes = nbytes;
   address.fd = int(syscall(SYS_memfd_create, "compcoll", MFD_CLOEXEC));  // in all C libraries
   if (address.fd < 0) return nullptr;
-  uint8_t* memory = ftruncate(address.fd, off_t(nbytes)) ? nullptr : map(address.fd, nbytes);
+  const bool has_room = limit_of(RLIMIT_FSIZE) >= sizeof(Mailbox);  // beyond which a signal ends the process
+  uint8_t* memory =
+      has_room && !ftruncate(address.fd, sizeof(Mailbox)) ? map(address.fd, 0, sizeof(Mailbox)) : nullptr;
   if (!memory) {
     close(address.fd);
     return nullptr;
   }
   std::random_device random;
   while (!address.token) address.token = uint64_t(random()) << 32 | random();
-  std::shared_ptr<Segment> made(new Segment(address, memory));
   Mailbox* mailbox = new (memory) Mailbox;
   for (uint64_t i = 0; i < n_cells; i++) mailbox->cells[i].turn = i;
   mailbox->head = mailbox->tail = 0;
   mailbox->token = address.token;
-  made->used_ = (sizeof(Mailbox) + huge_nbytes - 1) / huge_nbytes * huge_nbytes;
-  return made;
+  const uint64_t most = memory_nbytes / memory_part / piece_nbytes;
+  return std::shared_ptr<Segment>(new Segment(address, address.fd, memory, most));
 }
 
 std::shared_ptr<Segment> Segment::open(const SegmentAddress& address) {
@@ -71,19 +84,58 @@ std::shared_ptr<Segment> Segment::open(const SegmentAddress& address) {
   const int fd = ::open(path, O_RDWR | O_CLOEXEC);
   if (fd < 0) return nullptr;
   // Numbers of processes may mean others here.
-  const bool whole = uint64_t(lseek(fd, 0, SEEK_END)) == address.nbytes;
-  uint8_t* memory = whole ? map(fd, address.nbytes) : nullptr;
+  uint64_t token = 0;
+  const bool is_it = pread(fd, &token, sizeof token, 0) == sizeof token && token == address.token;
+  uint8_t* memory = is_it ? map(fd, 0, sizeof(Mailbox)) : nullptr;
+  if (memory) return std::shared_ptr<Segment>(new Segment(address, fd, memory, 0));
   close(fd);
-  if (!memory) return nullptr;
-  SegmentAddress mapped = address;
-  mapped.fd = -1;
-  std::shared_ptr<Segment> opened(new Segment(mapped, memory));
-  return opened->mailbox().token == address.token ? opened : nullptr;
+  return nullptr;
 }
 
 Segment::~Segment() {
-  munmap(memory_, address_.nbytes);
-  if (address_.fd >= 0) close(address_.fd);
+  munmap(mailbox_, sizeof(Mailbox));
+  for (const auto& [memory, offset] : offsets_) munmap(const_cast<uint8_t*>(memory), piece_nbytes);
+  mapped_nbytes -= offsets_.size() * piece_nbytes;
+  close(fd_);
+}
+
+// Null where it cannot be mapped, or takes more of the addresses than it should.
+uint8_t* Segment::map_piece(uint64_t number) {
+  if (number < pieces_.size() && pieces_[number]) return pieces_[number];
+  uint8_t* memory = nullptr;
+  if (mapped_nbytes.fetch_add(piece_nbytes) + piece_nbytes <= limit_of(RLIMIT_AS) / addresses_part)
+    memory = map(fd_, number * piece_nbytes, piece_nbytes);
+  if (!memory) {
+    mapped_nbytes -= piece_nbytes;
+    return nullptr;
+  }
+  madvise(memory, piece_nbytes, MADV_HUGEPAGE);  // where the system has them for shared memory
+  if (pieces_.size() <= number) pieces_.resize(number + 1);
+  offsets_[memory] = number * piece_nbytes;
+  return pieces_[number] = memory;
+}
+
+uint8_t* Segment::at(uint64_t offset) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  uint8_t* piece = map_piece(offset / piece_nbytes);
+  return piece ? piece + offset % piece_nbytes : nullptr;
+}
+
+uint64_t Segment::offset_of(const uint8_t* data) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto behind = offsets_.upper_bound(data);
+  if (behind == offsets_.begin()) return 0;
+  const auto& [memory, offset] = *std::prev(behind);
+  return data < memory + piece_nbytes ? offset + uint64_t(data - memory) : 0;
+}
+
+bool Segment::read(uint64_t offset, uint64_t nbytes, uint8_t* into) const {
+  while (nbytes) {
+    const ssize_t n = pread(fd_, into, nbytes, off_t(offset));
+    if (n <= 0) return false;
+    offset += uint64_t(n), into += n, nbytes -= uint64_t(n);
+  }
+  return true;
 }
 
 bool Segment::post(const Notice& notice) {
@@ -121,23 +173,43 @@ bool Segment::fetch(Notice* notice) {
 
 uint8_t* Segment::allocate(uint64_t nbytes) {
   nbytes = (nbytes + page_nbytes - 1) / page_nbytes * page_nbytes;
+  if (nbytes > piece_nbytes) return nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
-  if (auto found = released_.find(nbytes); found != released_.end() && !found->second.empty()) {
-    uint8_t* memory = found->second.back();
-    found->second.pop_back();
-    return memory;
+  auto has_room = [nbytes](const auto& gap) { return gap.second >= nbytes; };
+  auto found = std::find_if(free_.begin(), free_.end(), has_room);
+  if (found == free_.end()) {
+    if (!grow()) return nullptr;
+    found = std::prev(free_.end());
   }
-  if (nbytes > address_.nbytes - used_) throw std::bad_alloc();
-  uint8_t* memory = memory_ + used_;
-  used_ += nbytes;
-  return memory;
+  const auto [offset, room] = *found;
+  free_.erase(found);
+  if (room > nbytes) free_[offset + nbytes] = room - nbytes;
+  return pieces_[offset / piece_nbytes] + offset % piece_nbytes;
+}
+
+// A piece more, if that may be had.
+bool Segment::grow() {
+  const uint64_t number = std::max<uint64_t>(1, pieces_.size()), end = (number + 1) * piece_nbytes;
+  if (number > most_ || end > limit_of(RLIMIT_FSIZE) || ftruncate(fd_, off_t(end))) return false;
+  if (!map_piece(number)) return false;
+  free_[number * piece_nbytes] = piece_nbytes;
+  return true;
 }
 
 void Segment::release(uint8_t* memory, uint64_t nbytes) {
   nbytes = (nbytes + page_nbytes - 1) / page_nbytes * page_nbytes;
-  madvise(memory, nbytes, MADV_REMOVE);
+  const uint64_t offset = offset_of(memory);
+  // MADV_REMOVE does not take memory that is locked.
+  fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(offset), off_t(nbytes));
   std::lock_guard<std::mutex> lock(mutex_);
-  released_[nbytes].push_back(memory);
+  auto gap = free_.emplace(offset, nbytes).first;
+  auto join = [this](auto left, auto right) {
+    if (left->first + left->second != right->first || right->first % piece_nbytes == 0) return;
+    left->second += right->second;
+    free_.erase(right);
+  };
+  if (std::next(gap) != free_.end()) join(gap, std::next(gap));
+  if (gap != free_.begin()) join(std::prev(gap), gap);
 }
 
 SharedMemory::SharedMemory(std::shared_ptr<Segment> own)
@@ -156,21 +228,47 @@ bool SharedMemory::attached(uint64_t token) {
 }
 
 uint8_t* SharedMemory::get(uint64_t nbytes) {
+  uint8_t* block = get_shared(nbytes);
+  return block ? block : get_apart(nbytes);
+}
+
+uint8_t* SharedMemory::get_shared(uint64_t nbytes) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     auto back = [this](const Block& block) { return put_back(block); };
     read_.erase(std::remove_if(read_.begin(), read_.end(), back), read_.end());
   }
-  uint8_t* block = pool_.get(nbytes + sizeof(Front)) + sizeof(Front);
-  Front* made = new (block - sizeof(Front)) Front;
+  nbytes += sizeof(Front);
+  uint8_t* memory = pool_.get(nbytes);
+  if (!memory && nbytes <= piece_nbytes) {  // idle blocks of other sizes may have what it takes
+    pool_.trim();
+    memory = pool_.get(nbytes);
+  }
+  if (!memory) return nullptr;
+  Front* made = new (memory) Front;
   made->readers = made->untaken = 0;
-  return block;
+  made->apart = false;
+  return memory + sizeof(Front);
+}
+
+uint8_t* SharedMemory::get_apart(uint64_t nbytes) {
+  const uint64_t all = sizeof(Front) + nbytes + MORE_NBYTES;  // its receiver may send it on
+  uint8_t* memory = static_cast<uint8_t*>(operator new(all, alignment));
+  (new (memory) Front)->apart = true;
+  return memory + sizeof(Front);
 }
 
 void SharedMemory::put(uint8_t* memory, uint64_t nbytes) {
+  if (front(memory).apart) return release(memory);
   const Block block = {memory, nbytes};
   std::lock_guard<std::mutex> lock(mutex_);
   if (!put_back(block)) read_.push_back(block);
+}
+
+void SharedMemory::release(const uint8_t* frame) {
+  Front& front = SharedMemory::front(frame);
+  if (front.apart) operator delete(&front, alignment);
+  else front.readers.fetch_sub(1, std::memory_order_acq_rel);
 }
 
 // Gives a block back to the pool, unless somebody reads it.
@@ -180,32 +278,39 @@ bool SharedMemory::put_back(const Block& block) {
   return true;
 }
 
-const Segment* SharedMemory::segment_of(const uint8_t* data) const {
-  if (own_->contains(data)) return own_.get();
-  for (const auto& [token, segment] : segments_)
-    if (segment->contains(data)) return segment.get();
-  return nullptr;
-}
-
 bool SharedMemory::post(uint64_t token, uint64_t key, int source, int tag, const uint8_t* frame,
                         uint64_t nbytes) {
-  Notice notice = {key, source, tag, 0, 0, nbytes, false};
+  Notice notice = {key, source, tag, 0, 0, nbytes, false, false};
   std::lock_guard<std::mutex> lock(mutex_);
   if (nbytes) {
-    const Segment* segment = segment_of(frame);
-    if (!segment) return false;
+    Segment* segment = own_.get();
+    notice.offset = segment->offset_of(frame);
+    notice.own = notice.offset;
+    for (auto other = segments_.begin(); !notice.offset && other != segments_.end(); ++other) {
+      segment = other->second.get();
+      notice.offset = segment->offset_of(frame);
+    }
+    if (!notice.offset) return false;
     notice.owner = segment->address().token;
-    notice.offset = uint64_t(frame - segment->at(0));
     front(frame).readers.fetch_add(1, std::memory_order_relaxed);
-    notice.own = segment == own_.get();
     if (notice.own) front(frame).untaken.fetch_add(1, std::memory_order_relaxed);
   }
+  deliver(token, notice);
+  return true;
+}
+
+void SharedMemory::announce(uint64_t token, uint64_t key, int source, int tag, uint64_t nbytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  deliver(token, {key, source, tag, 0, 0, nbytes, false, false});
+}
+
+// To a mailbox, once there is room for it.
+void SharedMemory::deliver(uint64_t token, const Notice& notice) {
   auto& delayed = delayed_[token];
   if (!delayed.empty() || !segments_.at(token)->post(notice)) {
     delayed.push_back(notice);
     n_delayed_++;
   }
-  return true;
 }
 
 void SharedMemory::progress() {
@@ -217,22 +322,48 @@ void SharedMemory::progress() {
       n_delayed_--;
     }
   for (Notice notice; own_->fetch(&notice);) {
+    if (notice.back) {
+      Front& copied = front(own_->at(notice.offset));
+      if (notice.own) copied.untaken.fetch_sub(1, std::memory_order_acq_rel);
+      copied.readers.fetch_sub(1, std::memory_order_acq_rel);
+      continue;
+    }
     arrived_[sender(notice.key, notice.source, notice.tag)].push_back(notice);
     arrivals_.fetch_add(1, std::memory_order_release);
   }
 }
 
-bool SharedMemory::take(uint64_t key, int source, int tag, const uint8_t** frame, uint64_t* nbytes) {
+bool SharedMemory::take(uint64_t key, int source, int tag, Arrival* arrival) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = arrived_.find(sender(key, source, tag));
   if (found == arrived_.end()) return false;
   const Notice& notice = found->second.front();
-  *nbytes = notice.nbytes;
-  *frame = notice.nbytes ? segments_.at(notice.owner)->at(notice.offset) : nullptr;
-  if (notice.own) front(*frame).untaken.fetch_sub(1, std::memory_order_acq_rel);
+  *arrival = {};
+  arrival->nbytes = notice.nbytes;
+  arrival->by_mpi = notice.nbytes && !notice.owner;
+  if (notice.owner) arrival->frame = segments_.at(notice.owner)->at(notice.offset);
+  arrival->copied = notice.owner && !arrival->frame;
+  if (arrival->copied) arrival->frame = copy(notice);
+  else if (notice.own) front(arrival->frame).untaken.fetch_sub(1, std::memory_order_acq_rel);
   found->second.pop_front();
   if (found->second.empty()) arrived_.erase(found);
   return true;
+}
+
+// A frame that cannot be mapped, apart; null without memory. Its owner hears that nobody reads it here.
+uint8_t* SharedMemory::copy(const Notice& notice) {
+  uint8_t* made = nullptr;
+  try {
+    made = get_apart(notice.nbytes);
+  } catch (const std::bad_alloc&) {}
+  if (made && !segments_.at(notice.owner)->read(notice.offset, notice.nbytes, made)) {
+    release(made);
+    made = nullptr;
+  }
+  Notice back = notice;
+  back.back = true;
+  deliver(notice.owner, back);
+  return made;
 }
 
 }  // namespace engine

@@ -3,7 +3,9 @@
 //
 // Each process has one segment: a mailbox, where others post notices of frames, and blocks, each behind the
 // numbers of its readers and of notices that no receiver has taken yet. Segments are anonymous files
-// (memfd_create), so a process that is killed leaves nothing behind.
+// (memfd_create), so a process that is killed leaves nothing behind. A segment grows by pieces, which others
+// map when the first frame in one comes to them. What finds no room there lies in memory of the process, and
+// goes by MPI.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -19,53 +21,80 @@
 namespace compcoll {
 namespace engine {
 
+// Bytes of a piece, and of the longest block.
+constexpr uint64_t piece_nbytes = 64 << 20;
+// Parts of what there is: a segment takes at most an eighth of the memory, and all pieces that a process has
+// mapped, its own and others', at most a quarter of its addresses (RLIMIT_AS).
+constexpr uint64_t memory_part = 8, addresses_part = 4;
+
 // How other processes find a segment.
 struct SegmentAddress {
   int64_t pid = 0;
   int32_t fd = -1;
-  uint64_t nbytes = 0, token = 0;  // random, not 0: its name
+  uint64_t token = 0;  // random, not 0: its name
 };
 
-// A frame for a receiver: it lies at an offset in the segment of its owner, who need not be the sender.
+// A frame for a receiver: it lies at an offset in the segment of its owner, who need not be the sender. One
+// that no owner is named for comes by MPI, unless it has no bytes.
 struct Notice {
   uint64_t key;  // of the communicator
   int32_t source, tag;
   uint64_t owner, offset, nbytes;
   bool own;  // whether the owner posts it
+  bool back;  // whether it goes back to the owner: the receiver has copied the frame
 };
 
-// A mapped segment.
+// A frame that was taken; it has no memory without bytes, where it comes by MPI, and where there is none.
+struct Arrival {
+  const uint8_t* frame = nullptr;
+  uint64_t nbytes = 0;
+  bool by_mpi = false;
+  bool copied = false;  // its owner waits for a notice
+};
+
+// A segment, of which the mailbox is mapped, and pieces that are in use.
 class Segment : public Pool::Source {
  public:
-  // Null where the system has none to give.
-  static std::shared_ptr<Segment> create(uint64_t nbytes);
+  // Null where the system has none to give. `memory_nbytes` are those that the process may have.
+  static std::shared_ptr<Segment> create(uint64_t memory_nbytes);
   static std::shared_ptr<Segment> open(const SegmentAddress& address);
   ~Segment() override;
   Segment(const Segment&) = delete;
 
   const SegmentAddress& address() const { return address_; }
-  uint8_t* at(uint64_t offset) const { return memory_ + offset; }
-  bool contains(const uint8_t* data) const { return data >= memory_ && data < memory_ + address_.nbytes; }
+  // Where a block lies; null where its piece cannot be mapped.
+  uint8_t* at(uint64_t offset);
+  // The offset of memory that is mapped here; 0 of all other.
+  uint64_t offset_of(const uint8_t* data);
+  // Copies bytes, whether they are mapped or not.
+  bool read(uint64_t offset, uint64_t nbytes, uint8_t* into) const;
 
   // Any process posts; false where the mailbox is full. Its owner fetches, one thread at a time.
   bool post(const Notice& notice);
   bool fetch(Notice* notice);
   bool has_notice() const;
 
-  // Memory for the owner's pool; what is released keeps its addresses, but no pages.
+  // Memory for the owner's pool; null where there is no more. What is released keeps its addresses, but no
+  // pages.
   uint8_t* allocate(uint64_t nbytes) override;
   void release(uint8_t* memory, uint64_t nbytes) override;
 
  private:
   struct Mailbox;
-  Segment(SegmentAddress address, uint8_t* memory) : address_(address), memory_(memory) {}
+  Segment(SegmentAddress address, int fd, uint8_t* mailbox, uint64_t most)
+      : address_(address), fd_(fd), mailbox_(mailbox), most_(most) {}
   Mailbox& mailbox() const;
+  uint8_t* map_piece(uint64_t number);
+  bool grow();
 
   const SegmentAddress address_;
-  uint8_t* const memory_;
-  std::mutex mutex_;
-  uint64_t used_ = 0;
-  std::map<uint64_t, std::vector<uint8_t*>> released_;  // by their bytes
+  const int fd_;
+  uint8_t* const mailbox_;
+  const uint64_t most_;  // pieces
+  std::mutex mutex_;  // of everything below
+  std::vector<uint8_t*> pieces_;  // null where one is not mapped; the first has the mailbox
+  std::map<const uint8_t*, uint64_t> offsets_;  // of mapped pieces
+  std::map<uint64_t, uint64_t> free_;  // bytes from an offset on, within a piece
 };
 
 // The segments of this process and of others on its node.
@@ -78,24 +107,30 @@ class SharedMemory : public Allocator {
   void attach(const std::shared_ptr<Segment>& segment);
   bool attached(uint64_t token);
 
-  // Blocks of the own segment, which are used again when their last reader has released them.
+  // Blocks of the own segment, which are used again when their last reader has released them. `get` has
+  // others where no more are to be had there, and `get_shared` null.
   uint8_t* get(uint64_t nbytes) override;
+  uint8_t* get_shared(uint64_t nbytes);
   void put(uint8_t* block, uint64_t nbytes) override;
-  bool owns(const uint8_t* data) const { return own_->contains(data); }
+  bool owns(const uint8_t* data) const { return own_->offset_of(data); }
   // Whether receivers have taken all notices of a block that were posted here.
   static bool is_taken(const uint8_t* block) { return !front(block).untaken.load(std::memory_order_acquire); }
 
   // Posts a notice of a frame to the process with this token; false where it lies in no segment. A frame of
   // no bytes lies nowhere.
   bool post(uint64_t token, uint64_t key, int source, int tag, const uint8_t* frame, uint64_t nbytes);
+  // Posts a notice of a frame that goes by MPI.
+  void announce(uint64_t token, uint64_t key, int source, int tag, uint64_t nbytes);
   // Fetches notices, and posts those for which a mailbox had no room.
   void progress();
   // Whether all notices are in their mailboxes.
   bool posted() const { return !n_delayed_.load(std::memory_order_acquire); }
   uint64_t arrivals() const { return arrivals_.load(std::memory_order_acquire); }
   // Takes the earliest notice from a source under a tag, if there is one; then the frame has to be released.
-  bool take(uint64_t key, int source, int tag, const uint8_t** frame, uint64_t* nbytes);
-  static void release(const uint8_t* frame) { front(frame).readers.fetch_sub(1, std::memory_order_acq_rel); }
+  bool take(uint64_t key, int source, int tag, Arrival* arrival);
+  // A block outside of segments, to be released; throws std::bad_alloc.
+  static uint8_t* get_apart(uint64_t nbytes);
+  static void release(const uint8_t* frame);
 
  private:
   using Sender = std::pair<uint64_t, uint64_t>;  // key, and source with tag
@@ -106,7 +141,10 @@ class SharedMemory : public Allocator {
     return {key, uint64_t(source) << 32 | uint32_t(tag)};
   }
   // What lies in front of a block.
-  struct alignas(64) Front { std::atomic<uint32_t> readers, untaken; };
+  struct alignas(64) Front {
+    std::atomic<uint32_t> readers, untaken;
+    bool apart;  // from segments: nobody else reads it
+  };
   struct Block {
     uint8_t* memory;
     uint64_t nbytes;
@@ -115,7 +153,8 @@ class SharedMemory : public Allocator {
     return *reinterpret_cast<Front*>(const_cast<uint8_t*>(block) - sizeof(Front));
   }
   bool put_back(const Block& block);
-  const Segment* segment_of(const uint8_t* data) const;
+  uint8_t* copy(const Notice& notice);
+  void deliver(uint64_t token, const Notice& notice);
 
   const std::shared_ptr<Segment> own_;
   Pool pool_;

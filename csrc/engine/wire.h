@@ -10,8 +10,10 @@ namespace engine {
 
 // A message that is through.
 struct Done {
+  static constexpr int32_t NO_MEMORY = -1;  // to receive it into
+
   int32_t op;
-  int32_t error;    // MPI's code, 0 if there is none
+  int32_t error;    // MPI's code, or the above; 0 if there is none
   int64_t nbytes;   // of what was received
   const uint8_t* frame = nullptr;  // where it lies, if that is in the memory of another process
 };

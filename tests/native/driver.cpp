@@ -214,7 +214,7 @@ void announced(const Case& one) {
 int run(const char* path) {
   std::vector<Case> cases = File(path).cases();
   for (int workers : {0, 1, 3}) {
-    World world;
+    World world(workers == 1);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 4; rank++)
       threads.emplace_back([&, rank] { all_at_once(world, cases, rank, workers); });

@@ -94,9 +94,12 @@ class Network {
 struct World {
   static constexpr int most = 4;
 
-  World() {
-    for (int rank = 0; rank < most; rank++)
-      memories.push_back(std::make_shared<engine::SharedMemory>(engine::Segment::create(uint64_t(1) << 30)));
+  // Where memory is scarce, every other rank has none in its segment.
+  explicit World(bool is_scarce = false) {
+    for (int rank = 0; rank < most; rank++) {
+      const uint64_t nbytes = is_scarce && rank % 2 ? 0 : engine::memory_part << 30;
+      memories.push_back(std::make_shared<engine::SharedMemory>(engine::Segment::create(nbytes)));
+    }
     for (auto& memory : memories)
       for (auto& other : memories)
         if (other != memory) memory->attach(other->own());
