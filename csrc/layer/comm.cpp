@@ -117,7 +117,7 @@ void clear_ended() {
     some.swap(registry().ended);
     left.swap(registry().left);
   }
-  for (auto& comm : some)
+  for (auto& [number, comm] : some)
     if (comm->notices) left.push_back(comm->notices);
   some.clear();
   for (auto& one : left) {
@@ -312,7 +312,7 @@ void receive_notices(double seconds) {
     all = registry().left;
     for (auto& [number, comm] : registry().comms)
       if (comm->notices) all.push_back(comm->notices);
-    for (auto& comm : registry().ended)
+    for (auto& [number, comm] : registry().ended)
       if (comm->notices) all.push_back(comm->notices);
   }
   const double until = engine::now() + seconds;
