@@ -79,7 +79,6 @@ cdef extern from "engine/coding.h" namespace "compcoll::engine" nogil:
         BASE
         DEVICE
         MESSAGES
-        REFUSED
     cdef cppclass Error:
         Problem problem
         int64_t status

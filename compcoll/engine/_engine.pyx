@@ -201,8 +201,6 @@ cdef problem_of(const Error* error):
             f"another rank sends {'more' if error.status else 'fewer'} chunks than this one expects: the ranks' "
             "counts or types differ"
         )
-    if error.problem == Problem.REFUSED:
-        return MismatchError("another rank has given up this call: the ranks' counts or types differ")
     if error.problem == Problem.MISMATCH:
         came, expected = dtypes.dtype_of(header.dtype), dtypes.dtype_of(error.expected_dtype)
         return MismatchError(

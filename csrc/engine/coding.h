@@ -44,7 +44,7 @@ enum class Problem : int32_t {
   BASE,
   DEVICE,
   MESSAGES,  // another rank has sent more or fewer of them than this one expects
-  REFUSED,  // another rank has ended the call, as messages did not go together there
+  REFUSED,  // another rank has ended the call before its time
 };
 
 struct Error {

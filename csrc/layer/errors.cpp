@@ -74,6 +74,8 @@ int code_of(int error_class, const std::string& text) {
 
 int code_of(const engine::Error& error, uint64_t part) {
   if (error.problem == engine::Problem::MPI) return int(error.status);
+  if (error.problem == engine::Problem::REFUSED)
+    return code_of(BROKEN, "another rank has ended a call of this communicator with an error");
   if (error.problem == engine::Problem::DEVICE) return code_of(library().err_other, error.fault.text());
   Failure failure;
   failure.error = &error, failure.part = part;
