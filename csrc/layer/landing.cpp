@@ -75,6 +75,7 @@ void Withheld::write(const Range& except) const {
 // -- receives in place
 
 bool Landing::receive_in_place(const Range& bytes, uint64_t first_nbytes) {
+  if (bytes.begin == bytes.end) return true;  // memory that nobody else has
   Landings& all = landings();
   std::lock_guard<std::mutex> lock(all.mutex);
   bool free = std::none_of(all.written.begin(), all.written.end(),
@@ -103,6 +104,7 @@ void Landing::looked(uint64_t nbytes) {
 // -- what the layer writes
 
 bool Landing::begin_write(const Range& bytes) {
+  end_write();
   if (bytes.begin == bytes.end) return true;
   Landings& all = landings();
   std::lock_guard<std::mutex> lock(all.mutex);

@@ -171,6 +171,7 @@ class Incoming : public engine::Task {
   Landing landing_;
   std::vector<uint8_t> unpacked_;  // where the bytes cannot be written yet, or it is not known where they lie
   bool waits_ = false;  // whether some of them cannot
+  bool apart_ = false;  // whether MPI receives what may be a first message apart from the rest
   std::atomic<bool> arrived_{false}, cancels_{false};
   bool compressed_ = false;
   uint64_t mirrored_ = Buffer::all;  // bytes of a GPU's that the host's copy has

@@ -16,7 +16,8 @@ namespace {
 Own irecv("PMPI_Irecv"), irecv_c("PMPI_Irecv_c"), isend("PMPI_Isend"), isend_c("PMPI_Isend_c"),
     issend("PMPI_Issend"), issend_c("PMPI_Issend_c"), ibsend("PMPI_Ibsend"), ibsend_c("PMPI_Ibsend_c"),
     irsend("PMPI_Irsend"), irsend_c("PMPI_Irsend_c"), mpi_cancel("PMPI_Cancel"),
-    test_cancelled("PMPI_Test_cancelled");
+    test_cancelled("PMPI_Test_cancelled"), type_create_hindexed("PMPI_Type_create_hindexed"),
+    type_commit("PMPI_Type_commit"), type_free("PMPI_Type_free");
 
 constexpr uint64_t scratch_nbytes = largest_first_chunk + first_room;
 
@@ -53,19 +54,31 @@ int Incoming::post(int source, int tag) {
   nbytes_ = buffer_->nbytes;
   const bool fits = n <= INT32_MAX || irecv_c.exists();
   const Range range = buffer_->range(nbytes_);
+  Word parts = 0;  // a datatype
   const bool large = buffer_->is_run() && buffer_->nbytes >= scratch_nbytes;
   if (large && ((!is_mpi_receiving(range) && landing_.receive_in_place(range, scratch_nbytes)) || !fits)) {
     where = reinterpret_cast<Word>(buffer_->place.data);
     if (!fits) n = buffer_->count, type = buffer_->handle;
   } else if (fits) {
+    // Of what is as long as a first message the rest may go to the buffer, and need not be copied.
+    const Range rest = {range.begin + scratch_nbytes, range.end};
+    apart_ =
+        large && rest.begin < rest.end && rest.end - rest.begin <= INT32_MAX && landing_.begin_write(rest);
     try {
-      scratch_nbytes_ = std::max(buffer_->nbytes, scratch_nbytes);
+      scratch_nbytes_ = apart_ ? scratch_nbytes : std::max(buffer_->nbytes, scratch_nbytes);
       scratch_ = the_engine().pool().get(scratch_nbytes_);
       where = reinterpret_cast<Word>(scratch_), n = int64_t(scratch_nbytes_);
     } catch (const std::bad_alloc&) {  // MPI scatters the bytes, where a first message has room
       where = reinterpret_cast<Word>(buffer_->place.data), n = 1;
-      type = buffer_->nbytes >= scratch_nbytes ? buffer_->type_of_bytes() : 0;
+      type = buffer_->nbytes >= scratch_nbytes && !large ? buffer_->type_of_bytes() : 0;
       if (!type) throw;
+    }
+    if (apart_) {
+      const int lengths[] = {int(scratch_nbytes), int(rest.end - rest.begin)};
+      const int64_t places[] = {0, rest.begin - scratch_};
+      type_create_hindexed.call(2, lengths, places, mpi.byte, &parts);
+      type_commit.call(&parts);
+      type = mpi.handle_of(parts), n = 1;
     }
   } else {
     n = buffer_->count, type = buffer_->handle;
@@ -75,6 +88,7 @@ int Incoming::post(int source, int tag) {
   Own& begin = irecv.of(n, irecv_c);
   const int error =
       begin.call(where, Word(n), type, Word(int64_t(source)), Word(int64_t(tag)), comm_->handle, &request_);
+  if (parts) type_free.call(&parts);
   if (error) arrived_ = true;
   return error;
 }
@@ -148,7 +162,8 @@ void Incoming::look() {
     else memcpy(copy.data(), data, copy.size());
     data = copy.data();
   }
-  compressed_ = looks_compressed(length) && unpack_first(data, uint64_t(length), &opening);
+  compressed_ = looks_compressed(length) && (!apart_ || uint64_t(length) <= scratch_nbytes) &&
+                unpack_first(data, uint64_t(length), &opening);
   if (in_place) landing_.looked(compressed_ ? 0 : uint64_t(length));
   if (compressed_) {
     begin(opening, data + sizeof opening, length);
@@ -163,9 +178,10 @@ void Incoming::look() {
     nbytes_ = buffer_->nbytes;
   }
   if (!in_place) {
-    waits_ = !landing_.begin_write(buffer_->range(nbytes_));
-    if (buffer_->known && !waits_) buffer_->unpack(data, nbytes_);
-    else unpacked_.assign(data, data + nbytes_);
+    const uint64_t here = apart_ ? std::min(nbytes_, scratch_nbytes) : nbytes_;
+    waits_ = !landing_.begin_write(buffer_->range(here));
+    if (buffer_->known && !waits_) buffer_->unpack(data, here);
+    else unpacked_.assign(data, data + here);
   }
   if (!element || itemsize(element) == 1) return;
   if (notices_ && length % 2)
@@ -249,9 +265,10 @@ void Incoming::finish() {
     run_.reset();
   }
   if (waits_ && (!error_ || !compressed_))
-    landing_.write_around(buffer_->range(nbytes_),
-                          [this](auto&& write) { buffer_->each_stretch(unpacked_.data(), nbytes_, write); });
-  else if (!error_ && !unpacked_.empty()) buffer_->unpack(unpacked_.data(), nbytes_);
+    landing_.write_around(buffer_->range(unpacked_.size()), [this](auto&& write) {
+      buffer_->each_stretch(unpacked_.data(), unpacked_.size(), write);
+    });
+  else if (!error_ && !unpacked_.empty()) buffer_->unpack(unpacked_.data(), unpacked_.size());
   landing_.end_write();
   if (scratch_) the_engine().pool().put(scratch_, scratch_nbytes_);
   scratch_ = nullptr;
