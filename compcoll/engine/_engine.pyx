@@ -197,9 +197,9 @@ cdef problem_of(const Error* error):
     """The exception for an error of the engine."""
     header = error.header
     if error.problem == Problem.MESSAGES:
+        what = "more" if error.status else "fewer"
         return MismatchError(
-            f"another rank sends {'more' if error.status else 'fewer'} chunks than this one expects: the ranks' "
-            "counts or types differ"
+            f"another rank sends {what} chunks than this one expects: the ranks' counts or types differ"
         )
     if error.problem == Problem.MISMATCH:
         came, expected = dtypes.dtype_of(header.dtype), dtypes.dtype_of(error.expected_dtype)

@@ -247,10 +247,14 @@ bool Run::begin_send(int32_t op) {
   }
   static const uint8_t nothing = 0;
   const uint8_t* memory = frame.poisoned() ? &nothing : frame.memory;
-  const uint64_t nbytes = frame.nbytes + (tags_.refusal < 0 || schedule_->ends[op] ? 0 : MORE_NBYTES);
+  const uint64_t nbytes = frame.nbytes + more_nbytes(op);
   int status = wire_->send(op, memory, nbytes, send.peer, tags_.first + send.tag % tags_.n);
   if (status) fail(Problem::MPI, status);
   return !status;
+}
+
+uint64_t Run::more_nbytes(int32_t op) const {
+  return tags_.refusal < 0 || schedule_->ends[op] ? 0 : MORE_NBYTES;
 }
 
 // Bytes of the largest frame that may come.
@@ -314,7 +318,8 @@ void Run::arrived(const Done& done) {
       device_work_.push(done.op);
       return;
     }
-    if (recv_hook.arrived && frame.memory) recv_hook.arrived(recv_hook.context, frame.memory, done.nbytes);
+    if (recv_hook.arrived && frame.memory)
+      recv_hook.arrived(recv_hook.context, frame.memory, poisoned ? 0 : frame.came - more_nbytes(done.op));
     error = coder_.received(frame.memory, poisoned ? 0 : frame.came, &frame);
     if (!error) error = check_end(done.op);
   }

@@ -104,6 +104,7 @@ class Run : public Task {
   bool on_device(int32_t block) const { return gpu_of(schedule_->blocks[block]); }
   bool needs_device(const Op& op) const;
   void fail(Problem problem, int64_t status = 0);
+  uint64_t more_nbytes(int32_t op) const;
   Error check_end(int32_t op) const;
   void refuse();
   void look_for_refusal();
