@@ -145,8 +145,9 @@ def make_core(opts: Any, options: Any) -> Core:
     peers.watch_store(opts.store if is_first else c10d._get_default_store(), is_first)
     with _engine.plain_calls():  # a program may have asked for less than there is
         level = MPI.Query_thread()
-    start_engine()
-    mine = policies.settled(options), _WORLD.Get_rank(), peers.next_serial(), level, _has_threads()
+    settings = policies.settled(options)
+    has_threads = isinstance(settings, str) or _has_threads()  # an error of the settings is told first
+    mine = settings, _WORLD.Get_rank(), peers.next_serial(), level, has_threads
     what = f"the process group {opts.group_id!r}"
     everyone = peers.exchange(opts.store, rank, size, mine, timeout.total_seconds(), what)
     check_same([theirs for theirs, *_ in everyone], rank)
@@ -179,6 +180,7 @@ def make_core(opts: Any, options: Any) -> Core:
 
 
 def _has_threads() -> bool:
+    start_engine()
     try:
         finisher()
     except RuntimeError:
