@@ -138,7 +138,7 @@ class Placement(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """What is submitted to a `Lane`; a closure that submits itself would keep its tensors in a cycle."""
+    """Stages submitted to a `Lane`; a closure that submits itself would keep its tensors in a cycle."""
 
     stages: Stages
     device: torch.device

@@ -20,7 +20,7 @@ constexpr double poll_seconds = 4e-6;
 constexpr double device_seconds = 1e-5;
 // For how long a run that is announced encodes before the caller goes on.
 constexpr double announcing = 5e-4;
-// Between two looks, where nothing arrives, whether another rank has given up.
+// Seconds between two looks whether another rank has given up, while nothing arrives.
 constexpr double refusal_seconds = 1e-3;
 // Results of so many bytes and more are written past the cache.
 constexpr uint64_t past_cache_nbytes = 4 << 20;
@@ -171,7 +171,7 @@ void Run::fail(Problem problem, int64_t status) {
   fail(error);
 }
 
-// The earliest one, where there are more than so many. `finish` ends it.
+// The earliest one, where there are more than so many; it counts as busy until it is done.
 int32_t Run::take(Ready& ready, size_t more_than) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (ready.size() <= more_than || broken_) return NONE;
@@ -192,7 +192,7 @@ void Run::give_up() {
     if (device_) step_device(device_work_, true);
 }
 
-// What other ranks wait for may never come, nor be received.
+// Tells the ranks that exchange messages with this one that no more are sent or received.
 void Run::refuse() {
   if (tags_.refusal < 0 || refused_) return;
   refused_ = true;

@@ -59,7 +59,7 @@ class Run : public Task {
   bool step() override;
   bool done() override;
   bool broken() const override { return broken_; }
-  // Begins nothing any more, and leaves the caller's memory alone from now on.
+  // Starts no more operations and waits for those in progress: the caller's memory is left alone on return.
   void give_up();
   bool is_long() const override { return schedule_->coded * itemsize(coding_.dtype) > long_nbytes; }
   void rest(double seconds) override;
@@ -144,10 +144,10 @@ class Run : public Task {
   // Each is written by one operation at a time.
   std::vector<Frame> frames_;
   std::vector<double> errors_;  // largest absolute error of each block's values
-  // Whether any operation has failed; whether messages do not go together with another rank's; whether the
-  // run has ended before its time.
+  // True if any operation has failed; if another rank's messages do not fit the schedule; if the run has ended
+  // before its time.
   std::atomic<bool> failed_{false}, misfit_{false}, broken_{false};
-  std::atomic<int> busy_{0};  // operations that threads are at
+  std::atomic<int> busy_{0};  // operations that threads or devices carry out
 
   std::mutex mutex_;  // of everything below but what only `step` uses
   std::condition_variable changed_;

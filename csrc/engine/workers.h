@@ -17,7 +17,7 @@ class Run;
 
 class Workers {
  public:
-  // As many of `n` threads as can be started.
+  // Starts `n` threads, or as many of them as the system has.
   explicit Workers(int n, ThreadMain main = run_loop);
   ~Workers();
   Workers(const Workers&) = delete;

@@ -149,7 +149,7 @@ void Landing::Around::write(uint8_t* place, const uint8_t* from, uint64_t nbytes
   memcpy(place, from, size_t(end - place));
 }
 
-// What was looked at in the meantime is written, too: the receive that was there, or this one, may be the last.
+// Bytes of places that were looked at in the meantime are written, too: no receive may come after this one.
 Landing::Around::~Around() {
   {
     Landings& all = landings();

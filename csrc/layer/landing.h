@@ -29,7 +29,7 @@ struct Withheld {
   void write(const Range& except) const;
 };
 
-// What one receive does in its buffer.
+// One receive's part in its buffer.
 class Landing {
  public:
   Landing() = default;
@@ -78,7 +78,7 @@ class Landing {
   Range written_ = {};
 };
 
-// Whether MPI is receiving anything in place that may become a first message; and such a thing at these bytes.
+// Receives in place that may become first messages; and true if one of them has some of these bytes.
 extern std::atomic<int> n_in_place;
 bool is_guarded(const Range& bytes);
 

@@ -122,7 +122,7 @@ class Notices {
 
   // Whether no message is under way, and all notices sent, and of what was received, have arrived.
   bool settled();
-  // Whether the latter have; those that were sent before their messages arrive in any case.
+  // True if the notices of all received messages have arrived, as they do: each was sent before its message.
   bool up_to_date();
 
  private:

@@ -20,7 +20,7 @@ void look_for_truncation(Comm& comm, int error, const void* status);
 
 // A request for a receive into some memory was made on a communicator whose messages may be compressed.
 void remember_receive(Word request, const Comm& comm, const Range& range);
-// Whether one that was made lately, and is not complete, has some of these bytes.
+// True if a recent receive of MPI's that is not complete has some of these bytes.
 bool is_mpi_receiving(const Range& range);
 // The request is no more, and another one may get its handle.
 void forget_receive(Word request);

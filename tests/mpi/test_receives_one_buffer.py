@@ -54,7 +54,7 @@ def senders_of(comm, count: int) -> list[int]:
 
 
 def is_mix(buffer: np.ndarray, parts: list[tuple[slice, np.ndarray]]) -> bool:
-    """Whether each value of a buffer is that of a message there."""
+    """True for each value of a buffer that some message has at its place."""
     found = np.zeros(buffer.size, bool)
     for place, values in parts:
         found[place] |= buffer[place].view("u4") == values.view("u4")

@@ -42,7 +42,7 @@ void* _Znwm(size_t nbytes) {
   return found;
 }
 
-// The same of memory that is aligned.
+// `operator new` of aligned memory.
 void* _ZnwmSt11align_val_t(size_t nbytes, size_t alignment) {
   void* found =
       has(nbytes) ? aligned_alloc(alignment, (nbytes + alignment - 1) / alignment * alignment) : NULL;

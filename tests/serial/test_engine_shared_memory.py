@@ -114,7 +114,7 @@ if world.rank == 0:
 
 @cache
 def job(name: str) -> list[dict]:
-    """What the ranks of a job say."""
+    """Output of the ranks of a job."""
     environment = {**os.environ, "COMPCOLL_NODES": NODES, "COMPCOLL_TIMEOUT": "30"}
     command = [launch.find_mpiexec(), "-n", "3", sys.executable, "-c", PROGRAM, name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)

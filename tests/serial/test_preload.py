@@ -260,7 +260,7 @@ def test_disabled_in_c_and_in_python(jobs):
 @pytest.mark.parametrize("mpi", C_COMPILERS)
 @pytest.mark.exhaustive(but=2)
 def test_a_program_that_a_rank_starts_is_plain(jobs, tmp_path, mpi, language):
-    """It is none of the job's, unless it is started by `compcoll run`."""
+    """A program that a rank starts is none of the job's ranks, unless `compcoll run` starts it."""
     programs, mpiexec, more = jobs(mpi)
     allowed = [f"{name}={value}" for name, value in outside().items() if name.startswith("OMPI_")]
     child = f"{mpiexec} -n 2 {programs['C']} child"

@@ -373,7 +373,7 @@ def test_a_step_that_is_not_taken(gloo, agree, place, kind, codec, bad):
 
 
 def test_forget(gloo, agree):
-    """Of all objects of a model: the next gradients are those of new ones."""
+    """After forget() of all its objects a model's next gradients are those of new objects."""
     net = sharded(gloo)
     found = compress_fsdp(net, "int4", feeds_back=True)
     first = gradients(net)
