@@ -192,12 +192,13 @@ void Run::give_up() {
     if (device_) step_device(device_work_, true);
 }
 
-// Tells the ranks that exchange messages with this one that no more are sent or received.
+// Tells all ranks that this one sends and receives no more, since not all of those that wait for it exchange
+// messages with it.
 void Run::refuse() {
   if (tags_.refusal < 0 || refused_) return;
   refused_ = true;
-  for (size_t i = 0; i < schedule_->ops.size(); i++)
-    if (schedule_->ends[i]) wire_->refuse(schedule_->ops[i].peer, tags_.refusal);
+  for (int32_t peer = 0; peer < schedule_->size; peer++)
+    if (peer != schedule_->rank) wire_->refuse(peer, tags_.refusal);
   broken_ = true;
 }
 

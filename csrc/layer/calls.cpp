@@ -14,7 +14,7 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own allreduce("PMPI_Allreduce");
+Own allreduce("PMPI_Allreduce"), error_class("PMPI_Error_class");
 
 thread_local bool root_is_read_only = false;
 thread_local int phase = 0;
@@ -141,6 +141,13 @@ bool fits_devices(const Call& call, const Arguments& arguments) {
 
 // -- carrying out
 
+// True if MPI has exchanged messages before an error, and not refused the arguments.
+bool has_begun(int code) {
+  int found = code;
+  error_class.call(code, &found);
+  return found == library().in_status || found == library().err_truncate || found == library().err_other;
+}
+
 int begin_and_end(const Call& call, const Arguments& arguments, int poisoned,
                   const std::shared_ptr<Work>& work) {
   Comm& comm = call.comm;
@@ -160,7 +167,13 @@ int begin_and_end(const Call& call, const Arguments& arguments, int poisoned,
       words[call.n_words - 1] = reinterpret_cast<Word>(&work->plain);
       work->plains.push_back(&work->plain);
     }
-    if (int error = plain(call, words)) return error;
+    if (int error = plain(call, words)) {
+      if (has_begun(error)) {
+        comm.fail("MPI's part of " + std::string(call.op().name) + " has ended with an error");
+        comm.refuse();
+      }
+      return error;
+    }
   }
   const bool alone = pairs && call.form == blocking;
   const int first = alone ? comm.tags.pairwise() : comm.tags.next(call.form == blocking ? nullptr : work);

@@ -206,8 +206,14 @@ void Comm::fail_without_text() noexcept {
     broken_ = true;
   }
   set_limit();
+  refuse();
+}
+
+void Comm::refuse() noexcept {
+  if (!frames) return;
+  frames->keep(frames);
   Word request;  // nobody waits for it
-  for (int peer = 0; frames && peer < size; peer++)
+  for (int peer = 0; peer < size; peer++)
     if (peer != rank)
       isend.call(static_cast<void*>(nullptr), 0, library().byte, peer, tags.refusal(), frames->handle(),
                  &request);

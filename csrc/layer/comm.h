@@ -100,6 +100,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
   // From now on all calls are errors.
   void fail(const std::string& why);
   void fail_without_text() noexcept;  // where memory may be missing
+  // Tells all ranks that wait in calls of it, or will, that this one takes no part in them.
+  void refuse() noexcept;
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   std::string why_broken();
 

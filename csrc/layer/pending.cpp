@@ -16,10 +16,9 @@ bool never_interrupted() { return false; }
 
 }  // namespace
 
-// For good, with the private communicator: what nobody receives must not meet a later one's messages.
 void Pending::abandon() {
   abandoned_ = shared_from_this();
-  abandoned_frames_ = comm->frames;
+  if (comm->frames) comm->frames->keep(comm->frames);
 }
 
 // The tasks of a call that has begun are not moved on any more.

@@ -80,7 +80,6 @@ class Pending : public std::enable_shared_from_this<Pending> {
   int outcome_of_end();
 
   std::shared_ptr<Pending> abandoned_;  // itself, for good
-  std::shared_ptr<PrivateComm> abandoned_frames_;
   std::shared_ptr<engine::PendingTask> left_;
   std::shared_ptr<engine::Completion> completion_;
   std::atomic<bool> ended_{false};

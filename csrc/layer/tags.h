@@ -27,11 +27,14 @@ class PrivateComm {
   // The first of the tags of one more that shares it, and how many they are; negative where there is no room.
   int take();
   static int n_tags();
+  // Is never freed, given itself: messages that nobody receives must not meet those of a later communicator.
+  void keep(std::shared_ptr<PrivateComm> self) noexcept { self_ = std::move(self); }
 
  private:
   explicit PrivateComm(Word handle) : handle_(handle) {}
   const Word handle_;
   std::atomic<int> taken_{0};
+  std::shared_ptr<PrivateComm> self_;
 };
 
 // Tags of the calls of a communicator, used again in turn; calls under way that still have them end first.
