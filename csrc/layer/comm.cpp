@@ -209,14 +209,13 @@ void Comm::fail_without_text() noexcept {
   refuse();
 }
 
-void Comm::refuse() noexcept {
-  if (!frames) return;
-  frames->keep(frames);
+void Comm::refuse(const std::shared_ptr<PrivateComm>& lane, int tag) noexcept {
+  if (!lane) return;
+  lane->keep(lane);
   Word request;  // nobody waits for it
   for (int peer = 0; peer < size; peer++)
     if (peer != rank)
-      isend.call(static_cast<void*>(nullptr), 0, library().byte, peer, tags.refusal(), frames->handle(),
-                 &request);
+      isend.call(static_cast<void*>(nullptr), 0, library().byte, peer, tag, lane->handle(), &request);
 }
 
 std::string Comm::why_broken() {

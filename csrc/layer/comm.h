@@ -101,7 +101,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
   void fail(const std::string& why);
   void fail_without_text() noexcept;  // where memory may be missing
   // Tells all ranks that wait in calls of it, or will, that this one takes no part in them.
-  void refuse() noexcept;
+  void refuse() noexcept { refuse(frames, tags.refusal()); }
+  void refuse(const std::shared_ptr<PrivateComm>& lane, int tag) noexcept;  // in a persistent call
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   std::string why_broken();
 

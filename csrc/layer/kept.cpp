@@ -78,7 +78,14 @@ class KeptCall : public Prepared {
   void poison(int code) { poisoned_ = code; }
 
   int start(Word* request) override {
-    return guarded(*comm_, [&] { return begin(request); });
+    return guarded(*comm_, [&] {
+      try {
+        return begin(request);
+      } catch (...) {
+        if (place_) comm_->refuse(place_->comm, place_->refusal());
+        throw;
+      }
+    });
   }
 
  private:

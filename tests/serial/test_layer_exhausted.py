@@ -237,6 +237,7 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("codec", ["lossless", "auto"])
 @pytest.mark.parametrize("first", [1, 2, 3, 5])
+@pytest.mark.exhaustive(but=3)
 def test_threads_run_out(run, first, codec):
     said, errors = run(THREADS, first, codec, COMPCOLL_THREADS="2")
     assert said.count("right") == 2
@@ -254,6 +255,7 @@ CALLS = ["allreduce", "ialltoallv", "message", "answer", "both_ways", "persisten
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("known", ["new", "known"])
+@pytest.mark.exhaustive(but=3)
 def test_memory_runs_out(run, call, known):
     few, many = (40, 20) if EXHAUSTIVE else (4, 6)
     said, errors = run(MEMORY, call, known, few, many, seconds="0.5")
@@ -263,6 +265,7 @@ def test_memory_runs_out(run, call, known):
 
 
 @pytest.mark.parametrize("how", ["compressed", "plain"])
+@pytest.mark.exhaustive(but=1)
 def test_strided_receive_without_memory_for_its_bytes(run, how):
     said, errors = run(STRIDED, how)
     assert said.count("failed True right True") == 4, said + errors
