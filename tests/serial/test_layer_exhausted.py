@@ -95,21 +95,15 @@ def ialltoallv(comm):
     at = slice(rank * n // 2, (rank + 1) * n // 2)
     return got, np.concatenate([mine[at], theirs[at]] if rank == 0 else [theirs[at], mine[at]])
 
-def message(comm):
-    got = zeros(n)
-    if rank == 0:
-        comm.Send(mine, 1)
+def message(comm, sender=0):
+    if rank == sender:
+        comm.Send(mine, other)
         return mine, mine
-    comm.Recv(got, 0)
+    comm.Recv(got := zeros(n), sender)
     return got, theirs
 
 def answer(comm):
-    got = zeros(n)
-    if rank == 1:
-        comm.Send(mine, 0)
-        return mine, mine
-    comm.Recv(got, 1)
-    return got, theirs
+    return message(comm, sender=1)
 
 def both_ways(comm):
     got = zeros(2 * n)
