@@ -110,6 +110,7 @@ class Job:
 
             folder = MPI.COMM_WORLD.bcast(tempfile.mkdtemp(prefix="compcoll-ranks-") if RANK == "0" else None)
         self.folder, self.ending = Path(folder), Path(folder, "ending")
+        self.write(f"at.{self.rank}", self.test)
         capture = config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
             self.stderr = os.fdopen(os.dup(2), "w")

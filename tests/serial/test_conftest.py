@@ -107,11 +107,12 @@ if (kind, comm.rank) == ("collect", last):
 
 @pytest.fixture
 def resource():
+    comm.Barrier()  # all ranks have begun the test
     yield
     if (kind, comm.rank) == ("teardown", last):
         raise KeyError("planted")
 
-@pytest.mark.timeout(2 if kind == "hangs" else 60)
+@pytest.mark.timeout(2 if kind == "hangs" else 60, func_only=True)
 def test_first(resource):
     if comm.rank != last:
         waits[wait]()
@@ -161,7 +162,8 @@ OPEN_MPI = {"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": "libmpi.so.40"}
 @pytest.fixture
 def ranks(tmp_path):
     """Runs the planted tests on ranks; returns lines, exit status, and seconds since the failure."""
-    (tmp_path / "conftest.py").write_text(CONFTEST.read_text().replace("GRACE = 3", "GRACE = 0.5"))
+    quick = CONFTEST.read_text().replace("GRACE = 3", "GRACE = 0.5").replace("ANSWER = 1", "ANSWER = 5")
+    (tmp_path / "conftest.py").write_text(quick)
     (tmp_path / "test_it.py").write_text(PLANTED)
 
     def ranks(mpi, n, planted, by_hand=False):
