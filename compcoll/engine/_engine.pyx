@@ -72,7 +72,7 @@ def start(bint threaded, double seconds):
 
 
 def start_threads() -> bool:
-    """Start the threads that progress calls and ask Python; whether there are both."""
+    """Start the threads that progress calls and ask Python; False if one cannot be started."""
     cdef cbool all_there
     with nogil:
         all_there = c_start_threads()

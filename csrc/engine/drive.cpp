@@ -140,14 +140,14 @@ bool Progress::start() {
   return start_locked();
 }
 
-// With the lock. Without a thread waits and tests do its work.
+// Requires the lock. If no thread can be started, waits and tests do its work.
 bool Progress::start_locked() {
   if (threaded_ && !running_ && !stopped_) running_ = start_thread(main_, [this] { loop(); }, &thread_);
   return running_;
 }
 
-// The last one that stands before a place, which moves there; null where there is none. From the last to the
-// first none is left out: what ends meanwhile is dropped, and others move towards the first place.
+// The last pending task before `*place`, which moves to it; null if there is none. A walk from the end to the
+// front misses no task: tasks that end meanwhile are dropped, and the others move towards the front.
 std::shared_ptr<PendingTask> Progress::before(size_t* place) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (*place == all_of_them) drop_ended();

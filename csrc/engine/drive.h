@@ -92,7 +92,7 @@ class Progress {
   // own if none is given.
   std::shared_ptr<PendingTask> add(std::shared_ptr<Task> task, PendingTask::Finished finished,
                                    std::shared_ptr<Completion> completion = nullptr);
-  // Starts the thread, which `add` does otherwise; whether there is one.
+  // Starts the thread now instead of in the first `add`; false if it cannot be started.
   bool start();
   // Moves on what was left; whether anything moved.
   bool step() { return step_some(nullptr); }
@@ -112,7 +112,7 @@ class Progress {
 
  private:
   static constexpr size_t all_of_them = ~size_t(0);
-  // Somebody waits for some, until that is over.
+  // Marks completions as waited for, during its lifetime.
   struct Attendance {
     Attendance(Progress& progress, const Completions& completions)
         : progress(progress), completions(completions) {

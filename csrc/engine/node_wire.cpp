@@ -24,7 +24,7 @@ class NodeWire : public Wire {
     if (!lends(peer)) return wire_->send(op, data, nbytes, peer, tag);
     uint8_t* copy = nullptr;
     if (!post(data, nbytes, peer, tag)) {
-      copy = memory_.get_shared(nbytes + MORE_NBYTES);  // which its receiver may send on
+      copy = memory_.get_shared(nbytes + MORE_NBYTES);  // the receiver may forward it
       if (!copy) {
         memory_.announce(neighbours_->tokens[peer], neighbours_->key, neighbours_->rank, tag, nbytes);
         announced_.insert(op);
@@ -91,8 +91,8 @@ class NodeWire : public Wire {
     return memory_.post(neighbours_->tokens[peer], neighbours_->key, neighbours_->rank, tag, data, nbytes);
   }
 
-  // Frames that come by MPI from ranks of this node are lent, as others are. Sends go on when they are
-  // announced: MPI may have buffered them.
+  // Frames that MPI receives from ranks of this node are lent like frames in shared memory. An announced send
+  // completes behind MPI's own completions.
   int poll_mpi(std::vector<Done>* done) {
     size_t kept = done->size();
     if (int error = wire_->poll(done)) return error;
@@ -111,7 +111,7 @@ class NodeWire : public Wire {
     return 0;
   }
 
-  // Without memory the message is truncated to nothing: its sender does not wait for ever.
+  // Truncates the message to nothing if there is no memory, so that its sender does not wait for ever.
   int recv_by_mpi(const PendingRecv& recv, uint64_t nbytes) {
     static uint8_t nothing;
     if (recv.data && nbytes <= recv.room) return wire_->recv(recv.op, recv.data, nbytes, recv.peer, recv.tag);
@@ -176,7 +176,7 @@ class NodeWire : public Wire {
   std::vector<PendingSend> sends_;
   std::vector<PendingRecv> recvs_;
   std::vector<Done> done_;
-  std::unordered_map<int32_t, const uint8_t*> by_mpi_;  // what is received into, by operation
+  std::unordered_map<int32_t, const uint8_t*> by_mpi_;  // receive buffers, by operation
   std::unordered_set<int32_t> announced_;  // sends by MPI
   bool looked_ = false;
   uint64_t seen_ = 0;

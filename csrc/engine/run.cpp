@@ -171,7 +171,7 @@ void Run::fail(Problem problem, int64_t status) {
   fail(error);
 }
 
-// The earliest one, where there are more than so many; it counts as busy until it is done.
+// Takes the earliest ready operation if more than `more_than` are ready; it counts as busy until it is done.
 int32_t Run::take(Ready& ready, size_t more_than) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (ready.size() <= more_than || broken_) return NONE;

@@ -31,7 +31,7 @@ uint64_t limit_of(decltype(RLIMIT_AS) resource) {
   return getrlimit(resource, &limit) || limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
 }
 
-// Memory of a segment is for no core file: others have their own, and frames say nothing about a crash.
+// Maps a part of a segment and keeps it out of core files: frames say nothing about a crash.
 uint8_t* map(int fd, uint64_t offset, uint64_t nbytes) {
   void* memory = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, off_t(offset));
   if (memory == MAP_FAILED) return nullptr;
@@ -99,7 +99,7 @@ Segment::~Segment() {
   close(fd_);
 }
 
-// Null where it cannot be mapped, or takes more of the addresses than it should.
+// Maps a piece; null if that fails, or if mapped pieces would take too large a part of the addresses.
 uint8_t* Segment::map_piece(uint64_t number) {
   if (number < pieces_.size() && pieces_[number]) return pieces_[number];
   uint8_t* memory = nullptr;
@@ -187,7 +187,7 @@ uint8_t* Segment::allocate(uint64_t nbytes) {
   return pieces_[offset / piece_nbytes] + offset % piece_nbytes;
 }
 
-// A piece more, if that may be had.
+// Adds a piece; false if a limit does not allow it.
 bool Segment::grow() {
   const uint64_t number = std::max<uint64_t>(1, pieces_.size()), end = (number + 1) * piece_nbytes;
   if (number > most_ || end > limit_of(RLIMIT_FSIZE) || ftruncate(fd_, off_t(end))) return false;
@@ -304,7 +304,7 @@ void SharedMemory::announce(uint64_t token, uint64_t key, int source, int tag, u
   deliver(token, {key, source, tag, 0, 0, nbytes, false, false});
 }
 
-// To a mailbox, once there is room for it.
+// Posts a notice, or keeps it until the mailbox has room.
 void SharedMemory::deliver(uint64_t token, const Notice& notice) {
   auto& delayed = delayed_[token];
   if (!delayed.empty() || !segments_.at(token)->post(notice)) {
@@ -350,7 +350,8 @@ bool SharedMemory::take(uint64_t key, int source, int tag, Arrival* arrival) {
   return true;
 }
 
-// A frame that cannot be mapped, apart; null without memory. Its owner hears that nobody reads it here.
+// Copies a frame that cannot be mapped into memory of this process; null if there is none. Notifies the
+// frame's owner that the frame is not read here any more.
 uint8_t* SharedMemory::copy(const Notice& notice) {
   uint8_t* made = nullptr;
   try {

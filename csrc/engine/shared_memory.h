@@ -41,7 +41,7 @@ struct Notice {
   int32_t source, tag;
   uint64_t owner, offset, nbytes;
   bool own;  // whether the owner posts it
-  bool back;  // whether it goes back to the owner: the receiver has copied the frame
+  bool back;  // true if it goes back to the owner, since the receiver has copied the frame
 };
 
 // A frame that was taken; it has no memory without bytes, where it comes by MPI, and where there is none.
@@ -62,9 +62,9 @@ class Segment : public Pool::Source {
   Segment(const Segment&) = delete;
 
   const SegmentAddress& address() const { return address_; }
-  // Where a block lies; null where its piece cannot be mapped.
+  // The address of a block; null if its piece cannot be mapped.
   uint8_t* at(uint64_t offset);
-  // The offset of memory that is mapped here; 0 of all other.
+  // The offset of mapped memory; 0 for any other address.
   uint64_t offset_of(const uint8_t* data);
   // Copies bytes, whether they are mapped or not.
   bool read(uint64_t offset, uint64_t nbytes, uint8_t* into) const;

@@ -14,7 +14,7 @@ Own type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free"), pack("PMPI_Pack"), s
     type_hvector("PMPI_Type_create_hvector"), type_hindexed("PMPI_Type_create_hindexed"),
     type_struct("PMPI_Type_create_struct");
 
-// The datatype of a layout's bytes, from the address of the first one on. MPI's code.
+// Makes the datatype of a layout's bytes, from the address of the first byte on; returns MPI's error code.
 int make_type(const engine::Layout& layout, Word* made) {
   using engine::Layout;
   const Library& mpi = library();
@@ -167,7 +167,7 @@ void Buffer::each_stretch(const uint8_t* bytes, uint64_t n, const Visit& visit) 
                      });
     return;
   }
-  // MPI puts them into other memory, and ones, which tell where they are.
+  // MPI unpacks the bytes into other memory, and ones into a mask of the places that it writes.
   std::vector<uint8_t> values(stretch_), written(stretch_);
   const Word offset = address - lower_;
   unpack_by_mpi(bytes, n, reinterpret_cast<Word>(values.data()) + offset);

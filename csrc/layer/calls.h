@@ -233,7 +233,7 @@ Word own_sum(const Call& call);
 engine::Engine& the_engine();
 const engine::Library& engine_library();
 bool has_engine();
-// Starts the threads without which no call goes on by itself; whether there are all of them.
+// Starts the threads that nonblocking calls need; false if one of them cannot be started.
 bool start_threads();
 void start_engine(bool threaded, double stall_seconds, engine::ThreadMain main);
 // What is said of tasks that made no progress for so long.

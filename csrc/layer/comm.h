@@ -100,7 +100,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   // From now on all calls are errors.
   void fail(const std::string& why);
   void fail_without_text() noexcept;  // where memory may be missing
-  // Tells all ranks that wait in calls of it, or will, that this one takes no part in them.
+  // Tells all ranks that this rank takes no part in their present and later calls on this communicator.
   void refuse() noexcept { refuse(frames, tags.refusal()); }
   void refuse(const std::shared_ptr<PrivateComm>& lane, int tag) noexcept;  // in a persistent call
   bool broken() const { return broken_.load(std::memory_order_acquire); }
@@ -181,7 +181,7 @@ int inherit(Comm& parent, Word made, bool same_ranks);
 // stays.
 bool before_free(Word handle);
 
-// Receives the notices of messages that were received, before MPI ends, as far as they come in so many seconds.
+// Receives the notices of completed messages before MPI ends; gives up after so many seconds.
 void receive_notices(double seconds);
 
 // An object of mpi4py's has the handle of a communicator at this address, until it is dropped.

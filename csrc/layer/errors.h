@@ -50,12 +50,12 @@ int raise(const Comm& comm, int code);  // which may be freed
 
 // The code of the exception that is being handled: of MPI_ERR_NO_MEM where memory ran out.
 int code_of_exception() noexcept;
-// Makes that code while there is memory.
+// Creates the code of `code_of_exception` while there is memory.
 void prepare_for_exceptions();
 
-// Does the work of a function that MPI's callers call, which no exception leaves: it becomes an error of MPI's,
-// with a communicator's error handler. A collective's communicator fails as well: this rank may not have taken
-// the tags of the call, or has left others without its frames.
+// Runs the body of an MPI function. An exception becomes an MPI error, raised with the communicator's error
+// handler. In a collective the communicator fails as well: this rank may not have taken the tags of the call,
+// or may not have sent its frames.
 template <class Work>
 int guarded(Word comm, Work&& work) {
   int code;

@@ -9,9 +9,9 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-// A receive of MPI's into a program's buffer, where nobody has looked.
+// A receive that MPI has posted on the program's buffer, and whose message has not been looked at.
 struct InPlace {
-  Range bytes, first;  // the latter of what may be a first message
+  Range bytes, first;  // `first` may take a first message
   uint64_t number;
   std::vector<Withheld> withheld;
 };
@@ -19,7 +19,7 @@ struct InPlace {
 struct Landings {
   std::mutex mutex;
   std::map<uint8_t*, InPlace> in_place;  // by their first bytes; no two have bytes in common
-  std::vector<Range> written;  // what the layer is writing to
+  std::vector<Range> written;  // memory that the layer is writing to
   uint64_t n = 0;
 };
 
@@ -28,7 +28,7 @@ Landings& landings() {
   return *one;
 }
 
-// Calls `visit` with each receive in place that has some of these bytes; with the lock.
+// Calls `visit` for each receive in place that overlaps these bytes. Requires the lock.
 template <class Visit>
 void each_in_place(const Range& bytes, Visit&& visit) {
   auto& all = landings().in_place;
@@ -94,14 +94,14 @@ void Landing::looked(uint64_t nbytes) {
   std::lock_guard<std::mutex> lock(all.mutex);
   if (!in_place_) return;
   auto found = all.in_place.find(in_place_);
-  // With the lock, so that nobody writes a later message there in between.
+  // Holds the lock, so that no later message is written there in between.
   for (const Withheld& one : found->second.withheld) one.write({in_place_, in_place_ + nbytes});
   all.in_place.erase(found);
   in_place_ = nullptr;
   n_in_place--;
 }
 
-// -- what the layer writes
+// -- the layer's writes
 
 bool Landing::begin_write(const Range& bytes) {
   end_write();
@@ -149,7 +149,8 @@ void Landing::Around::write(uint8_t* place, const uint8_t* from, uint64_t nbytes
   memcpy(place, from, size_t(end - place));
 }
 
-// Bytes of places that were looked at in the meantime are written, too: no receive may come after this one.
+// Writes the withheld bytes at once if the first message at their place has been looked at meanwhile: no
+// later receive would write them.
 Landing::Around::~Around() {
   {
     Landings& all = landings();

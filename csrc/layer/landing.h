@@ -1,9 +1,10 @@
-// Where messages land in the program's memory. Receives whose buffers overlap are none of MPI's, but programs
-// that measure bandwidth post a window of them into one buffer, and nobody reads what is there.
+// Posted receives whose buffers overlap. The MPI standard forbids them, but programs that measure bandwidth
+// post a window of receives on one buffer and never read the values.
 //
-// MPI receives into a large buffer itself, and the first message of a compressed one lies there until it is
-// looked at: nothing else may be written to its place until then. So MPI receives into memory of the layer's
-// where another receive has a part of the buffer, and what the layer writes leaves such places out.
+// MPI receives a large message in place, in the program's buffer. If the message is compressed, its first
+// message lies there until the layer looks at it, and must not be overwritten until then. So a receive that
+// overlaps another one gets a scratch buffer, and the layer leaves the places of first messages out when it
+// writes.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -14,40 +15,41 @@
 namespace compcoll {
 namespace layer {
 
-// Some bytes of memory.
+// A range of memory.
 struct Range {
   uint8_t *begin, *end;
   bool meets(const Range& other) const { return begin < other.end && other.begin < end; }
 };
 
-// Bytes of a message that are not written yet: where they belong, one stretch behind the other.
+// Bytes of a message that are not written yet, and the places where they belong.
 struct Withheld {
   std::vector<std::pair<uint8_t*, uint64_t>> places;
   std::vector<uint8_t> bytes;
   void add(uint8_t* place, const uint8_t* from, uint64_t nbytes);
-  // Writes them, but for those of a range.
+  // Writes the bytes whose places are not in `except`.
   void write(const Range& except) const;
 };
 
-// One receive's part in its buffer.
+// The memory that one receive holds, in place or while the layer writes.
 class Landing {
  public:
   Landing() = default;
   ~Landing();
   Landing(const Landing&) = delete;
 
-  // MPI is to receive into these bytes, of which a first message may take so many. False where it cannot, since
-  // another receive has some of them.
+  // Registers a receive in place, whose first message takes at most `first_nbytes`. False if another receive
+  // overlaps the bytes.
   bool receive_in_place(const Range& bytes, uint64_t first_nbytes);
-  // No first message lies there any more. Of what others have withheld, all is written but so many first bytes,
-  // which are those of a plain message.
+  // Ends the receive in place: no first message lies there any more. Writes the bytes that other receives
+  // have withheld, except the first `nbytes`, which hold a plain message.
   void looked(uint64_t nbytes);
 
-  // The layer begins to write to these bytes; false where first messages of other receives may lie among them.
+  // Registers a write of the layer to these bytes; false if first messages of other receives may lie there.
   bool begin_write(const Range& bytes);
   void end_write();
-  // Writes all bytes of a message that may be written, and has others withheld until they may. `visit_all`
-  // calls what it is given with each stretch, from the first one on: its place, its bytes, and how many.
+  // Writes a message's bytes, except where first messages of other receives lie: these bytes are withheld
+  // until the first message has been looked at. `visit_all` calls its argument with the place, the bytes and
+  // the number of bytes of each stretch, in order.
   template <class VisitAll>
   void write_around(const Range& bytes, VisitAll&& visit_all) {
     Around around(*this, bytes);
@@ -57,7 +59,7 @@ class Landing {
   }
 
  private:
-  // A place of a first message, and what is to be written there later.
+  // The place of a first message, and the bytes to write there later.
   struct Guarded {
     Range bytes;
     uint64_t number;
@@ -78,7 +80,7 @@ class Landing {
   Range written_ = {};
 };
 
-// Receives in place that may become first messages; and true if one of them has some of these bytes.
+// The number of receives in place; `is_guarded` is true if the first message of one may overlap these bytes.
 extern std::atomic<int> n_in_place;
 bool is_guarded(const Range& bytes);
 

@@ -315,7 +315,7 @@ COMPCOLL_INLINE bool is_small_message(Convention convention, const Word* words, 
   return true;
 }
 
-// Memory among which a message is received.
+// The range of memory from the first to the last byte of a receive buffer.
 template <int name>
 Range range_of(Convention convention, const Word* words) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;

@@ -45,7 +45,7 @@ struct Message {
 extern const Row* const rows;  // from n_operations on
 inline const Row& Message::row() const { return rows[name - n_operations]; }
 
-// Memory among which the bytes of so many entries lie.
+// The range of memory from the first to the last byte of `count` entries.
 Range stretch_of(Word address, int64_t count, Word type);
 
 // A program's memory that is sent from or received into.
@@ -88,12 +88,12 @@ class Buffer {
   // The bytes one behind the other; and the opposite, of so many.
   std::vector<uint8_t> packed() const;
   void unpack(const uint8_t* bytes, uint64_t n);
-  // Calls `visit` with the stretches of memory where so many of these bytes belong, in their order.
+  // Calls `visit` with each stretch of memory where `n` bytes belong, in order.
   using Visit = std::function<void(uint8_t* place, const uint8_t* from, uint64_t nbytes)>;
   void each_stretch(const uint8_t* bytes, uint64_t n, const Visit& visit) const;
-  // Memory of the program's among which so many bytes of a message lie; none on a GPU.
+  // The range of host memory where `n` bytes of a message lie; empty on a GPU.
   Range range(uint64_t n) const;
-  // A datatype of bytes, committed, that lie as those of a layout do; 0 where MPI makes none.
+  // A committed datatype with the places of the layout's bytes; 0 if MPI cannot make one.
   Word type_of_bytes();
   // Has memory of its own if it is not known where the bytes lie: frames are decoded there.
   void keep_type();
@@ -136,7 +136,7 @@ class Incoming : public engine::Task {
   // Takes one that has arrived.
   void take(std::shared_ptr<Arrived> arrived);
   void cancel();
-  // Nobody waits for it any more: others may write where it would lie.
+  // Releases the receive's memory for other receives: it is not waited for any more.
   void leave() { landing_.looked(0); }
 
   bool step() override;
@@ -246,8 +246,8 @@ class Transfer : public Pending {
 // How a message is sent: null with an error, or where MPI sends it.
 std::shared_ptr<const Stream> stream_of(const Message& message, const Buffer& buffer, int* error);
 
-// What a matched probe has received already, behind a message of MPI's that stands for it: the handle of that,
-// 0 where there is none; and what stands behind a handle, null of others.
+// What a matched probe has received already, behind a message of MPI's that stands for it: the handle of
+// that, 0 where there is none; and what stands behind a handle, null of others.
 Word stand_in_for(std::shared_ptr<Comm> comm, std::shared_ptr<Arrived> arrived);
 struct Matched {
   std::shared_ptr<Comm> comm;

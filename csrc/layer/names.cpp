@@ -77,7 +77,6 @@ bool taken(Name name, Form form, bool wide, const Word* words, int n, Comm& comm
   return true;
 }
 
-// One that is larger.
 bool taken_large(Name name, Form form, bool wide, const Word* words, int n, Comm& comm, Next& next,
                  const void* caller, int* error) {
   if (!is_ours()) return false;
@@ -110,7 +109,8 @@ void keep_for_good(std::shared_ptr<void> one) {
   all.push_back(std::move(one));
 }
 
-// Serves a call from Fortran, with addresses of all that it gave; what MPI does of it goes by the function of C.
+// Serves a call from Fortran, with addresses of all that it gave; what MPI does of it goes by the function of
+// C.
 bool taken(Name name, Form form, const Word* given, void* request, Comm* comm, Next& next, const void* caller,
            int* error) {
   const Operation& op = operations[name];
@@ -145,7 +145,6 @@ bool taken(Name name, Form form, const Word* given, void* request, Comm* comm, N
   return true;
 }
 
-// Any call from Fortran.
 bool try_accelerate(Name name, Form form, const Word* given, void* request, Next& next, const void* caller,
                     int* error) {
   if (!is_ours() || !library().own_fortran()) return false;
@@ -226,7 +225,8 @@ int made_of(Word parent, Word made, bool same_ranks) {
   return comm ? guarded(comm->handle, [&] { return inherit(*comm, made, same_ranks); }) : 0;
 }
 
-// A communicator is about to be freed; whether it stays, since others use it. MPI frees it where that throws.
+// True if a communicator that is about to be freed stays, since others use it. False after an exception: MPI
+// frees it then.
 bool stays(void* comm, Convention convention) {
   if (!is_ours() || library().status_nbytes == 0) return false;
   if (convention == Convention::fortran && library().abi == Abi::standard) return false;

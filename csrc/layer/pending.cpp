@@ -21,7 +21,7 @@ void Pending::abandon() {
   if (comm->frames) comm->frames->keep(comm->frames);
 }
 
-// The tasks of a call that has begun are not moved on any more.
+// Gives up a call that has begun: its tasks do not progress any more.
 void Pending::lose() noexcept {
   abandon();
   comm->fail_without_text();

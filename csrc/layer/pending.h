@@ -25,7 +25,8 @@ class Pending : public std::enable_shared_from_this<Pending> {
   int wait();
   // Leaves it to the engine; the request is complete with it. MPI's code.
   int submit(Word* request);
-  // Does what begins it, after which MPI may write to what it refers to: for good, where that throws.
+  // Runs the body that begins the call. If it throws, the object is kept for good, since MPI may still write
+  // to its buffers.
   template <class Begin>
   int beginning(Begin&& begin) {
     try {

@@ -31,7 +31,7 @@ class Kept {
   uint64_t number() const { return own_.front(); }
 
  private:
-  std::list<uint64_t> own_;  // which its end takes over: that has no memory to ask for
+  std::list<uint64_t> own_;  // moved into the list of ended ones, which needs no memory
 };
 
 using KeptRef = std::shared_ptr<const Kept>;
@@ -55,7 +55,7 @@ struct Python {
 // Has calls decided on by Python from now on; until `without_python` where its interpreter ends.
 void with_python(const Python& python);
 void without_python();
-// Starts the thread that asks it, where there is none yet; whether there is one.
+// Starts the thread that asks Python, unless it runs already; false if it cannot be started.
 bool start_python_thread();
 const Python* python();
 

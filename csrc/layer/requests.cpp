@@ -24,7 +24,7 @@ struct Requests {
   std::map<Word, std::shared_ptr<Pending>> pending;
   std::map<Word, std::shared_ptr<Prepared>> prepared;
   std::unordered_map<Word, Record> records;  // of calls that are recorded, MPI's among them
-  // By MPI, in whose callback no communicator can be freed, nor memory be missing.
+  // Freed by MPI, whose callback can neither free communicators nor allocate memory.
   std::multimap<Word, std::shared_ptr<Pending>> freed;
 };
 

@@ -274,7 +274,7 @@ void Notices::is_over(const void* receive) {
   awaiting_.erase(receive);
 }
 
-// With the lock.
+// Requires the lock.
 bool Notices::exchanged() {
   collect();
   for (int done = 1; !sent_.empty() && done;) {

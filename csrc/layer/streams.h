@@ -122,7 +122,7 @@ class Notices {
 
   // Whether no message is under way, and all notices sent, and of what was received, have arrived.
   bool settled();
-  // True if the notices of all received messages have arrived, as they do: each was sent before its message.
+  // True if the notices of all received messages have arrived; each one is sent before its message.
   bool up_to_date();
 
  private:

@@ -60,7 +60,7 @@ int Incoming::post(int source, int tag) {
     where = reinterpret_cast<Word>(buffer_->place.data);
     if (!fits) n = buffer_->count, type = buffer_->handle;
   } else if (fits) {
-    // Bytes beyond the length of a first message may go to the buffer itself, and need not be copied.
+    // Bytes beyond the longest first message are received in the buffer itself, and need no copy.
     const Range rest = {range.begin + scratch_nbytes, range.end};
     apart_ =
         large && rest.begin < rest.end && rest.end - rest.begin <= INT32_MAX && landing_.begin_write(rest);

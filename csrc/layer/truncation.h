@@ -1,5 +1,5 @@
-// Receives of MPI's own that are smaller than any compressed message: where MPI truncates the first message of
-// one, its chunks are received all the same, as their sender waits for that.
+// Receives of MPI's own that are smaller than any compressed message: where MPI truncates the first message
+// of one, its chunks are received all the same, as their sender waits for that.
 #pragma once
 #include <memory>
 #include <vector>
@@ -18,9 +18,9 @@ void drop_truncated(Comm& comm, int source, const std::vector<Opening>& all);
 // MPI has ended a receive: where it has truncated a message that was compressed, its chunks are received.
 void look_for_truncation(Comm& comm, int error, const void* status);
 
-// A request for a receive into some memory was made on a communicator whose messages may be compressed.
+// Remembers a receive of MPI's on a communicator whose messages may be compressed, and its buffer.
 void remember_receive(Word request, const Comm& comm, const Range& range);
-// True if a recent receive of MPI's that is not complete has some of these bytes.
+// True if a recent, incomplete receive of MPI's overlaps these bytes.
 bool is_mpi_receiving(const Range& range);
 // The request is no more, and another one may get its handle.
 void forget_receive(Word request);

@@ -115,7 +115,7 @@ def run_window(run: Any, comm: MPI.Intracomm, rank: int, size: int, seed: list[i
 
 
 def _is_mix(buffer: np.ndarray, messages: list[_Message], dtype: np.dtype) -> str:
-    """Where a value is of none of the messages that have it, or was written in vain; the empty string."""
+    """The place of a value that no message has, or of an overwritten gap; else the empty string."""
     sound, covered = np.zeros(buffer.size, bool), np.zeros(buffer.size, bool)
     for m in messages:
         sound[m.place] |= buffer[m.place] == m.values(dtype)

@@ -204,7 +204,7 @@ EARLIER = {
 @pytest.mark.parametrize("earlier", EARLIER.values(), ids=EARLIER)
 @pytest.mark.parametrize("later", LATER.values(), ids=LATER)
 def test_an_earlier_receive_that_ends_last(ours, agree, earlier, later):
-    """Nothing of the later message is lost but what the earlier one has."""
+    """Each value of the later message arrives, except those that the earlier message overwrites."""
     (place, n, describe), (n_earlier, by) = later, earlier
     first, second = data(n_earlier, "f4", 1), data(n, "f4", 2)
     sound = True
@@ -252,7 +252,7 @@ def test_few_values_before_many(ours, agree):
 
 
 def test_a_type_with_a_gap_into_memory_that_waits(ours, agree):
-    """Where its values lie only MPI knows; what lies between them stays."""
+    """A type whose layout only MPI knows: its values arrive, and the gaps between them are not written."""
     n = 3000
     record = np.dtype([("value", "f8"), ("index", "i4")], align=True)
     sound = True

@@ -169,7 +169,7 @@ def test_memory_that_is_locked():
 
 
 def test_a_receiver_without_memory():
-    """An error there; nobody waits for ever, and nobody has a wrong value."""
+    """One rank without memory gets an error; no rank waits for ever or has a wrong value."""
     ends = [one["ends"] for one in job("without_memory")]
     assert ends[1] not in ("right", "wrong")
     assert "wrong" not in ends

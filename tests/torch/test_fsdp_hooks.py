@@ -354,7 +354,7 @@ def test_fsdp2_goes_on_from_state_dicts(gloo, agree, replicated, kind):
 @pytest.mark.parametrize("codec", ["bfp:bits=8", "int8", "bfp:bits=4"])
 @pytest.mark.parametrize("kind", ["reduce-scatter", "all-reduce"])
 def test_a_step_that_is_not_taken(gloo, agree, place, kind, codec, bad):
-    """Its errors do not enter the next steps: their norms are those of plain sums."""
+    """Errors of a skipped step do not enter the next steps: their norms are those of plain sums."""
     size, rank, n = dist.get_world_size(), dist.get_rank(), 2000
     options = {"feeds_back": True, "nodes": place[0]}
     reduce, average = CompressedReduceScatter(codec, **options), CompressedAllReduce(codec, gloo, **options)
@@ -373,7 +373,7 @@ def test_a_step_that_is_not_taken(gloo, agree, place, kind, codec, bad):
 
 
 def test_forget(gloo, agree):
-    """After forget() of all its objects a model's next gradients are those of new objects."""
+    """Gradients after forget() equal those of new objects, if every object of the model forgets."""
     net = sharded(gloo)
     found = compress_fsdp(net, "int4", feeds_back=True)
     first = gradients(net)

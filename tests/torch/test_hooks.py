@@ -496,7 +496,7 @@ LOSSY = ["bfp:bits=8", "int8", "bfp:bits=4", "fp8", "zfp:rate=8", "szp:rel=1e-3"
 @pytest.mark.parametrize("bad", [1e7, float("inf"), float("nan")])
 @pytest.mark.parametrize("codec", LOSSY)
 def test_a_step_that_is_not_taken(gloo, agree, place, codec, bad):
-    """Its errors do not enter the next steps: their norms are those of plain sums."""
+    """Errors of a skipped step do not enter the next steps: their norms are those of plain sums."""
     state, rank, size = ErrorFeedback(codec, gloo, nodes=place[0]), dist.get_rank(), dist.get_world_size()
     for step in range(6):
         mine = of_rank(rank + size * step, 5000)
