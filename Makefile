@@ -71,7 +71,7 @@ test-openmpi: $(VENV)/.test  ## Run the tests that need MPI on a system's Open M
 
 test-abi: $(VENV)/.abi  ## Run tests of C programs and of MPI on MPICH under the standard ABI of MPI 5, on 2 ranks; builds mpi4py
 	@echo "== tests of preloading, standard ABI"
-	@PYTHONPATH=$(abspath $(ABI)) EXHAUSTIVE=1 python -m pytest tests/serial/test_preload.py
+	@PYTHONPATH=$(abspath $(ABI)) python -m pytest tests/serial/test_preload.py
 	@echo "== tests/mpi on 2 ranks, standard ABI"
 	@PYTHONPATH=$(abspath $(ABI)) $(ENDED) timeout 600 mpiexec -n 2 python -m pytest $(ABI_TESTS)
 
