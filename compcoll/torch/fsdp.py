@@ -4,7 +4,6 @@ compcoll.torch.compress_fsdp(model, reduce_scatter="bfp:bits=8")
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from fnmatch import fnmatch
 from functools import cache, wraps
 from threading import local
@@ -13,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch.autograd import Variable
 
 from compcoll.torch.integration import not_compiled, profiler_entry
 from compcoll.torch.lanes import Stages
@@ -58,13 +56,6 @@ def _watch_reductions() -> None:
 class _OfModule(Compression):
     """The collective that a module of FSDP2 calls."""
 
-    #: The module, where it is known.
-    module: Any = None
-    #: Of the last call, where it began in threads.
-    future: torch.futures.Future | None = None
-    #: The `CompressedAllReduce` that waits for this future in a thread.
-    follower: Any = None
-
     def __init__(self, codec: Any, group: dist.ProcessGroup | None = None, **options: Any):
         super().__init__(codec, group, **options)
         if self.feeds_back:
@@ -74,43 +65,15 @@ class _OfModule(Compression):
         """Allocate a buffer to send or receive."""
         return torch.empty(*size, dtype=dtype, device=device)
 
-    def _travel(self, stages: Stages, like: torch.Tensor) -> None:
-        """Have gradients travel in threads until the backward pass ends, where nothing reads them before.
-
-        Those on GPUs travel at once, in FSDP2's own stream.
-        """
-        if like.is_cuda:
-            value = None
-            for stage in stages:
-                value = stage(value)
+    def _run(self, stages: Stages, device: torch.device) -> None:
+        """Run stages in the lane's threads, which keep their order; those on GPUs in FSDP2's own stream."""
+        lane = self._frames[0].lane
+        if device.type != "cuda":
+            lane.submit(stages, device).wait()
             return
-        future: Any = self._frames[0].lane.submit(stages, like.device)
-        self.future = future
-        if self.module is not None and _nobody_reads(self, like.dtype):
-            with suppress(RuntimeError):  # where there is no backward pass
-                Variable._execution_engine.queue_callback(future.wait)  # at its end
-                return
-        future.wait()
-
-
-def _nobody_reads(made_by: Any, dtype: torch.dtype) -> bool:
-    """Whether a module of FSDP2 takes an object's sums as gradients, unread before the optimizer."""
-    try:
-        return dtype in (torch.float32, torch.bfloat16) and all(  # others are divided after the sum
-            not group.force_sum_reduction_for_comms
-            and group._all_reduce_hook in (None, made_by, made_by.follower)
-            and type(group.mesh_info).__name__ == "FSDPMeshInfo"  # and not HSDP's
-            and all(
-                one.sharded_param.grad is None
-                and one.orig_dtype == dtype
-                and not one.offload_to_cpu
-                and not getattr(one.sharded_param, "_post_accumulate_grad_hooks", None)
-                for one in group.fsdp_params
-            )
-            for group in made_by.module._get_fsdp_state()._fsdp_param_groups
-        )
-    except AttributeError:  # another torch
-        return False
+        value = None
+        for stage in stages:
+            value = stage(value)
 
 
 class _Gathering(dist.Work):
@@ -190,6 +153,8 @@ class CompressedAllGather(_OfModule):
     """
 
     _lanes = ("parameters",)
+    #: The module, where it is known.
+    module: Any = None
     _forward: _Forward | None = None
 
     def __init__(self, codec: Any, *, levels: int | None = None, nodes: Any = None):
@@ -263,7 +228,7 @@ class CompressedReduceScatter(_OfModule):
                 how.after(total, size)
                 output_tensor.view(-1).copy_(total)
 
-            self._travel([add, reduce], input_tensor)
+            self._run([add, reduce], input_tensor.device)
 
 
 @not_compiled
@@ -273,8 +238,6 @@ class CompressedAllReduce(_OfModule):
     Parameters are those of `ErrorFeedback`; the group is that of the replicas, and steps of a schedule are
     calls. Each module needs an object of its own where errors are fed back.
     """
-
-    _shards: CompressedReduceScatter | None = None
 
     def __init__(
         self,
@@ -293,19 +256,11 @@ class CompressedAllReduce(_OfModule):
         widths = _reduced.widths(pieces[0].numel()) if len(pieces) == 1 else {}
         with profiler_entry("compressed_all_reduce"):
             self.step += 1
-            before = None if self._shards is None else self._shards.future
             if widths:  # all in a row
                 named = dict(zip(widths, pieces[0].split(list(widths.values())), strict=True))
             else:
                 named = {str(index): piece for index, piece in enumerate(pieces)}
-            add, reduce, gather = self._average({self.codec: named})
-
-            def add_after(_: None) -> list[torch.Tensor]:
-                if before is not None:
-                    before.wait()
-                return add(None)
-
-            self._travel([add_after, reduce, gather], pieces[0])
+            self._run(self._average({self.codec: named}), pieces[0].device)
 
 
 def compress_fsdp(
@@ -365,7 +320,7 @@ def compress_fsdp(
         made: list[_OfModule] = []
         if all_gather is not None:
             gather: Any = CompressedAllGather(all_gather, levels=levels, nodes=nodes)
-            gather._forward = forward
+            gather.module, gather._forward = module, forward
             module.set_custom_all_gather(gather)
             made.append(gather)
         if reduce_scatter is not None:
@@ -376,12 +331,8 @@ def compress_fsdp(
             made.append(reduce)
         if all_reduce is not None:
             average = CompressedAllReduce(all_reduce, replicas)
-            if reduce_scatter is not None:
-                average._shards, reduce.follower = reduce, average
             module.set_all_reduce_hook(average)
             made.append(average)
-        for one in made:
-            one.module = module
         found[name] = made
     if not found:
         raise ValueError("the model has no module of FSDP2 to compress: call fully_shard first")

@@ -202,17 +202,6 @@ def gradients(net, passes=1):
     return torch.cat([p.grad.full_tensor().flatten() for p in net.parameters()])
 
 
-def test_fsdp2_reduces_during_the_backward_pass(gloo, agree, place, monkeypatch):
-    """The last layer's gradients travel only when the layer before is at its backward pass."""
-    net = sharded(gloo)
-    compress_fsdp(net, "bfp:bits=16", nodes=place[0])
-    goes_on, seen = held_until(monkeypatch, CompressedReduceScatter, "_sum_inside", lambda _: True)
-    net[1].register_full_backward_pre_hook(lambda *_: goes_on.set())
-    got, want = gradients(net), gradients(sharded(gloo))
-    assert agree(len(seen) == 3 and all(seen))
-    assert agree(torch.allclose(got, want, rtol=0, atol=1e-3 * want.abs().max()))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_fsdp2_gradients_that_something_reads(gloo, agree, dtype):
     """Those that are added to others, and those that change their type."""
@@ -272,18 +261,6 @@ def test_hsdp(gloo, agree, replicated, shards):
     both = [torch.empty_like(theirs) for _ in range(2)]
     dist.all_gather(both, theirs, group=replicated.get_group("replicate"))
     assert agree(torch.equal(*both))
-
-
-@pytest.mark.parametrize("shards", [None, "bfp:bits=16"])
-def test_hsdp_averages_during_the_backward_pass(gloo, agree, replicated, shards, monkeypatch):
-    """The last layer's gradients travel only when the layer before is at its backward pass."""
-    net, replicas = sharded(gloo, replicated["shard"]), replicated.get_group("replicate")
-    compress_fsdp(net, shards, all_reduce="bfp:bits=16", replicas=replicas)
-    goes_on, seen = held_until(monkeypatch, CompressedAllReduce, "_sum_inside", lambda _: True)
-    net[1].register_full_backward_pre_hook(lambda *_: goes_on.set())
-    got, want = gradients(net, 2), gradients(sharded(gloo, replicated), 2)
-    assert agree(len(seen) == 6 and all(seen))
-    assert agree(torch.allclose(got, want, rtol=0, atol=1e-3 * want.abs().max()))
 
 
 def test_a_hook_of_the_programs_own_reads_sums(gloo, agree, replicated):
