@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from math import inf, isfinite, log2
+from math import isfinite, log2
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,9 @@ import compcoll
 from compcoll.core import environment
 from compcoll.core._cpu import Count
 from compcoll.core.exchange import bcast_object
-from compcoll.engine import _engine, hooks
+from compcoll.engine import _engine
 from compcoll.engine.finalize import before_finalize
 from compcoll.engine.group import Facts, complete
-from compcoll.frame import VERSION
-from compcoll.operations import OPERATIONS
 from compcoll.policy.decision import Decision
 from compcoll.policy.link import byte_seconds
 from compcoll.policy.speed import (
@@ -44,7 +43,7 @@ CAREFUL = 0.85
 #: Bytes of a rank from which nonblocking and persistent calls go as blocking ones: coding takes time from the
 #: work beside smaller ones.
 BESIDE_NBYTES = 4 << 20
-_NO_ROW = "COMPCOLL_TABLE = read, and the table has no row of the kind"
+_NO_ROW = Known(False, source="COMPCOLL_TABLE = read, and the table has no row of the kind")
 #: Variables by which MPI's libraries choose what carries messages.
 _TRANSPORT = ("UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "MPICH_NETMOD", "OMPI_MCA_pml", "OMPI_MCA_btl")
 # A program may put another communicator into its place.
@@ -57,27 +56,13 @@ _links: dict[str, float] = {}
 
 @dataclass(frozen=True)
 class Measured:
-    """Facts that all ranks of a communicator know when it has been made.
+    """Facts that all ranks of a communicator know when it has been made."""
 
-    Attributes
-    ----------
-    byte : float
-        Seconds that a byte takes on its slowest link; 0 where it was not measured.
-    about : About or None
-        Names the table of its trials; None where they are not kept.
-    link : str
-        As of `Facts`.
-    rows : Rows
-        Of earlier trials on such machines.
-    frozen : bool
-        Whether calls go by rows alone, without a trial.
-    """
-
-    byte: float
-    about: About | None
-    link: str
-    rows: Rows = field(default_factory=Rows)
-    frozen: bool = False
+    byte: float  # seconds that one takes on the slowest link; 0 where it was not measured
+    about: About | None  # names the table of its trials; None where they are not kept
+    link: str  # as of `Facts`
+    rows: Rows = field(default_factory=Rows)  # of earlier trials on such machines
+    frozen: bool = False  # whether calls go by rows alone, without a trial
 
     def on(self, facts: Facts) -> Measured:
         """Find the facts for some of the ranks, which have such a link."""
@@ -107,15 +92,12 @@ def measure(comm: MPI.Intracomm, facts: Facts) -> Measured:
 def _abouts(facts: Facts, byte: float) -> list[About]:
     """The names of the table of a communicator, and of one next to it where a link is between two classes."""
     exact = log2(1e-6 / byte) if byte > 0 else 0.0
-    classes = [round(exact)]
-    if abs(exact - classes[0]) > 0.25:
-        classes.append(classes[0] + (1 if exact > classes[0] else -1))
+    classes = dict.fromkeys(round(exact + shift) for shift in (0, -0.25, 0.25))
     cores = facts.workers + 1.0 if facts.sharing <= 1 else round(1 / facts.sharing, 2)
     name, version = MPI.get_vendor()
     return [
         About(
             compcoll.__version__,
-            f"frames of version {VERSION}",
             f"{name} {'.'.join(map(str, version))}",
             " ".join(f"{key}={os.environ[key]}" for key in _TRANSPORT if key in os.environ),
             facts.processors,
@@ -125,17 +107,6 @@ def _abouts(facts: Facts, byte: float) -> list[About]:
         )
         for one in classes
     ]
-
-
-def _known_rows() -> list[dict[str, Any]]:
-    """Outcomes of this job's trials, by the bytes of the buffer that a rank passes."""
-    return [
-        asdict(row) | {"bytes": row.bytes * (sum(row.ranks_a_node) if OPERATIONS[row.op].shares_out else 1)}
-        for row in store().made.values()
-    ]
-
-
-hooks.rows.append(_known_rows)
 
 
 class Advisor:
@@ -151,8 +122,7 @@ class Advisor:
         self._kinds: dict[tuple, Kind] = {}
         #: Kind of the last blocking call.
         self.last: Kind | None = None
-        nodes = facts.nodes or (0,) * comm.size
-        self._shape = facts.n_nodes, tuple(nodes.count(node) for node in sorted(set(nodes)))
+        self._ranks_a_node = tuple(Counter(facts.nodes or (0,) * comm.size).values())
 
     def decide(
         self,
@@ -165,28 +135,13 @@ class Advisor:
     ) -> tuple[Decision, Count | None]:
         """Complete a policy's decision on a blocking collective; collective where a block has ended.
 
-        Parameters
-        ----------
-        op : str
-        dtype : numpy.dtype
-            Of real numbers.
-        nbytes : int
-            Of the largest message.
-        decision : Decision
-        sample : numpy.ndarray or None
-            Values that this rank sends.
-        began : float
-            When the call started.
-
-        Returns
-        -------
-        decision : Decision
-        count : Count or None
-            The block for whose calls it holds; None: for all.
+        ``nbytes`` are those of the largest message, of real numbers of ``dtype``. ``sample`` has values that
+        this rank sends, if it sends any, and the call ``began`` then. The count is the block for whose calls
+        the decision holds; None: for all.
         """
         if self.measured.frozen:
-            known = self._find_row(op, dtype, nbytes, decision)
-            return self._taken(decision, known or Known(False, source=_NO_ROW)), None
+            known = self._find_row(op, dtype, nbytes, decision) or _NO_ROW
+            return self._chosen(decision, known.compress, known.reason), None
         key = self._key(op, dtype, nbytes, decision)
         kind = self._kinds.get(key)
         if kind is None:
@@ -209,11 +164,10 @@ class Advisor:
         kind = self._kinds.get(self._key(op, dtype, nbytes, decision))
         known = kind.known if kind is not None else None
         known = known or self._find_row(op, dtype, nbytes, decision)
-        if known is None and self.measured.frozen:
-            known = Known(False, source=_NO_ROW)
-        if known is not None:
-            return self._taken(decision, known)
-        return self._by_figures(dtype, whole, decision, self.facts.ranks_per_node)
+        if known is None and not self.measured.frozen:
+            return self._by_figures(dtype, whole, decision, self.facts.ranks_per_node)
+        known = known or _NO_ROW
+        return self._chosen(decision, known.compress, known.reason)
 
     def decide_message(self, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
         """Complete a policy's decision on a message between two ranks; local, and alike on both."""
@@ -233,20 +187,18 @@ class Advisor:
         on_end = partial(self._keep, op, dtype, nbytes, decision)
         return Kind(rank_nbytes(op, nbytes, self.comm.size), coding, wire, known, on_end)
 
+    def _row_kind(self, op: str, dtype: np.dtype, decision: Decision) -> RowKind:
+        assert decision.codec is not None
+        return op, str(dtype), self._ranks_a_node, decision.codec.spec, decision.algorithm, decision.levels
+
     def _find_row(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Known | None:
         """Find the outcome of an earlier trial."""
-        assert decision.codec is not None
-        way = decision.codec.spec, decision.algorithm, decision.levels
-        return self.measured.rows.find(RowKind(op, "blocking", str(dtype), self._shape, *way), nbytes)
+        return self.measured.rows.find(self._row_kind(op, dtype, decision), nbytes)
 
     def _agree(self, figures: Sequence[float]) -> list[float]:
         found = np.array(figures, np.float64)
-        seconds = environment.timeout()
-        if seconds == inf:
-            self.comm.Allreduce(MPI.IN_PLACE, found, MPI.MAX)
-        else:
-            request = self.comm.Iallreduce(MPI.IN_PLACE, found, MPI.MAX)
-            complete(request, "agreeing on what calls took", seconds)
+        request = self.comm.Iallreduce(MPI.IN_PLACE, found, MPI.MAX)
+        complete(request, "agreeing on what calls took", environment.timeout())
         return [float(x) for x in found]
 
     @staticmethod
@@ -264,22 +216,16 @@ class Advisor:
             return
         if not all(map(isfinite, (*known.seconds, *known.in_call))):
             return
-        assert decision.codec is not None
         row = Row(
-            op,
-            str(dtype),
+            *self._row_kind(op, dtype, decision),
             nbytes,
-            *self._shape,
-            decision.codec.spec,
-            (decision.codec.spec, decision.algorithm, decision.chunk_nbytes, decision.levels),
             known.compress,
-            (_us(known.seconds[0]), _us(known.seconds[1])),
-            (_us(known.in_call[0]), _us(known.in_call[1])),
-            round(1 / known.share, 3),
+            known.seconds,
+            known.in_call,
+            known.share,
             known.pairs,
-            round(known.spread, 3),
             made_by,
-            made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M+00:00"),
+            datetime.now(UTC).strftime("%Y-%m-%dT%H:%M+00:00"),
         )
         before_finalize(store().write)
         store().add(about, row)
@@ -290,9 +236,6 @@ class Advisor:
     def _chosen(decision: Decision, compress: bool, reason: str) -> Decision:
         return replace(decision, codec=decision.codec if compress else None, ask=False, reason=reason)
 
-    def _taken(self, decision: Decision, known: Known) -> Decision:
-        return self._chosen(decision, known.compress, known.reason)
-
     def _by_figures(self, dtype: np.dtype, nbytes: int, decision: Decision, sharing: int) -> Decision:
         """Decide by what a message takes on a link that so many ranks share, and its expected ratio."""
         assert decision.codec is not None
@@ -300,10 +243,10 @@ class Advisor:
         if not byte:
             return self._chosen(decision, False, "its link was not measured")
         speed = careful_speed(decision.codec, dtype)
-        ratio = self.measured.rows.ratio(str(dtype), decision.codec.spec)
-        if ratio is not None:
-            speed = replace(speed, share=1 / ratio)
-        source = "assumed" if ratio is None else "earlier"
+        share = self.measured.rows.share(str(dtype), decision.codec.spec)
+        if share is not None:
+            speed = replace(speed, share=share)
+        source = "assumed" if share is None else "earlier"
         chunks = nbytes / decision.chunk_nbytes
         compressed, plain = message_seconds(nbytes, byte, speed, chunks), nbytes * byte
         reason = (
@@ -312,7 +255,3 @@ class Advisor:
             f"{CAREFUL:.2f} of plain MPI's time"
         )
         return self._chosen(decision, compressed < CAREFUL * plain, reason)
-
-
-def _us(seconds: float) -> float:
-    return round(1e6 * seconds, 1)

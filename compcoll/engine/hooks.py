@@ -1,4 +1,4 @@
-"""Functions that are told of calls, communicators and trials.
+"""Functions that are told of calls and communicators.
 
 Attributes
 ----------
@@ -9,9 +9,6 @@ watched : int
 meets : list of callable
     ``hook(marked, level)`` is called by all ranks of a communicator that is wrapped where all are watched, at
     the lowest level of theirs.
-rows : list of callable
-    ``hook()`` gives the outcomes of trials that this rank knows of, as dictionaries that JSON can hold, whose
-    ``bytes`` are those of the buffer that a rank passes.
 """
 
 from __future__ import annotations
@@ -19,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["meets", "objects", "rows", "watched"]
+__all__ = ["meets", "objects", "watched"]
 
 objects: list[Callable[[int], None]] = []
 meets: list[Callable[[Any, int], None]] = []
-rows: list[Callable[[], list[dict[str, Any]]]] = []
 watched = 0

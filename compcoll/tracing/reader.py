@@ -245,8 +245,8 @@ def _call(line: dict[str, Any]) -> Call:
 
 
 def _measured(row: dict[str, Any]) -> Measured:
-    """A row of a trial, whose times within calls are microseconds, compressed and plain."""
-    return Measured(_text(row["op"]), _count(row["bytes"]), 1e-6 * _number(row["call_us"][1]))
+    """A row of a trial, which has the seconds within a compressed call and within a plain one."""
+    return Measured(_text(row["op"]), _count(row["bytes"]), _number(row["in_call"][1]))
 
 
 def _number(value: Any, most: float = _MOST_SECONDS) -> float:

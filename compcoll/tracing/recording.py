@@ -22,6 +22,7 @@ from mpi4py.run import set_abort_status
 from compcoll.core import environment
 from compcoll.engine import _engine, hooks
 from compcoll.engine.finalize import before_finalize
+from compcoll.policy.table import store
 from compcoll.tracing import exchange
 from compcoll.tracing.records import Record, Sites, Tally
 from compcoll.tracing.words import plural
@@ -170,7 +171,7 @@ class Recording:
         if self._comm is not None and not failed:
             self._exchange(self._comm)
         if self._trace is not None:
-            self._trace.add_rows([row for rows in hooks.rows for row in rows()])
+            self._trace.add_rows(store().measured())
             self._trace.close(failed)
 
     def _add_objects(self, saved_nbytes: int) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -181,36 +181,21 @@ def test_messages_go_by_the_measured_link(comm, agree, known_link, smooth, folde
 
     accelerated, reason = send(make(comm))
     assert agree(not accelerated and "expected" in reason)
-    keep(make(comm), replace(ROW, ratio=4.0))
+    keep(make(comm), replace(ROW, share=0.25))
     accelerated, reason = send(make(comm))
     assert agree(accelerated and "ratio of 4.00" in reason)
 
 
-ROW = Row(
-    "Alltoall",
-    "float32",
-    4 * N,
-    0,
-    (1,),
-    "lossless",
-    ("lossless", "pairwise", 65536, 1),
-    True,
-    (700.0, 1000.0),
-    (700.0, 1000.0),
-    1.4,
-    (3, 3),
-    0.01,
-    made="2026-11-26T15:06+00:00",
-)
+KIND = ("Alltoall", "float32", (1,), "lossless", "pairwise", 1)
+ROW = Row(*KIND, 4 * N, True, (7e-4, 1e-3), (7e-4, 1e-3), 0.7, (3, 3), made="2026-11-26T15:06+00:00")
 
 
 def keep(ours, *rows):
     """Have rank 0's table hold these rows, for communicators that are made from now on."""
     marked = ours._marked
     if marked.rank == 0:
-        shape = {"nodes": marked.size, "ranks_a_node": (1,) * marked.size}
-        about = marked.measured.about
-        table.write_file(table.folder() / about.name, asdict(about), [replace(row, **shape) for row in rows])
+        rows = [replace(row, ranks_a_node=(1,) * marked.size) for row in rows]
+        table.write_file(table.folder(), marked.measured.about, rows)
         new_process()
     marked.comm.Barrier()
 
@@ -236,7 +221,7 @@ def test_a_trial_is_written_and_read_by_the_next_job(comm, agree, known_link, fo
         assert row.compress
         assert row.bytes == 4 * N
         assert row.ranks_a_node == (1,) * comm.size
-        assert about["link_MBps_log2"] == 3
+        assert about.link_MBps_log2 == 3
         new_process()
     next_job = make(comm)
     assert agree(ways(next_job, lambda: next_job.Alltoall(smooth, got), 5) == [True] * 5)
@@ -245,7 +230,7 @@ def test_a_trial_is_written_and_read_by_the_next_job(comm, agree, known_link, fo
 def test_a_row_that_is_no_longer_so(comm, agree, known_link, folder, smooth, monkeypatch):
     """Ranks meet after 16 calls, and try both ways again."""
     monkeypatch.setattr(trial._Pair, "part", property(lambda self: 3.0))
-    keep(make(comm), replace(ROW, us=(1e6, 2e6), call_us=(1e6, 2e6)))
+    keep(make(comm), replace(ROW, seconds=(1.0, 2.0), in_call=(1.0, 2.0)))
     ours, got = make(comm), np.empty_like(smooth)
     found = ways(ours, lambda: ours.Alltoall(smooth, got), 16 + 37)
     assert agree(found[:16] == [True] * 16)
@@ -268,9 +253,8 @@ def test_each_rank_has_a_table_of_its_own(comm, agree, known_link, smooth, tmp_p
     """Rank 0's counts."""
     monkeypatch.setenv("COMPCOLL_TABLE", str(tmp_path))
     about = make(comm)._marked.measured.about
-    shape = {"nodes": comm.size, "ranks_a_node": (1,) * comm.size}
-    row = replace(ROW, compress=comm.rank > 0, **shape)
-    table.write_file(tmp_path / about.name, asdict(about), [row])
+    row = replace(ROW, compress=comm.rank > 0, ranks_a_node=(1,) * comm.size)
+    table.write_file(tmp_path, about, [row])
     new_process()
     ours, got = make(comm), np.empty_like(smooth)
     assert agree(ways(ours, lambda: ours.Alltoall(smooth, got), 10) == [False] * 10)

@@ -31,21 +31,18 @@ def test_trials_fill_a_table_that_is_shown_and_cleared(tune, tmp_path, run, monk
     done = tune("--codec", "bfp:bits=7", "--seconds", "6", "--data", str(tmp_path / "field.npy"))
     assert done.returncode == 0, done.stderr
     ((path, about, rows),) = tables()
-    assert {row.tried for row in rows} == {"bfp:bits=7"}
+    assert {row.codec for row in rows} == {"bfp:bits=7"}
     assert {row.type for row in rows} == {"float64"}
     assert {row.by for row in rows} == {"tune"}
     assert rows[0].ranks_a_node == (1, 1)
-    assert about["memory"] == "host"
+    assert about.memory == "host"
     assert "Alltoall float64" in done.stdout
     monkeypatch.setenv("COLUMNS", "200")
     shown = run("tune", "--show")
     assert shown.exit_code == 0
     assert path.name in shown.output.replace("\n", "")
     assert shown.output.count("tune of") == len(rows)
-    n = len(rows)
-    assert f"Removed 1 of {n} rows" in run("tune", "--forget", "1").output
-    assert f"is not a row from 1 to {n - 1}" in run("tune", "--forget", str(n)).output
-    assert f"Removed {n - 1} of {n - 1} rows" in run("tune", "--forget").output
+    assert f"Removed {len(rows)} rows" in run("tune", "--forget").output
     assert tables() == []
     assert "no rows" in run("tune", "--show").output
 
@@ -69,7 +66,7 @@ def test_calls_of_a_trace_are_tried(tune, tmp_path):
     subprocess.run([*command, str(tmp_path / "app.py")], check=True, timeout=60, capture_output=True)
     done = tune("--codec", "bfp:bits=7", "--like", str(tmp_path / "trace"), "--dtype", "f8")
     assert done.returncode == 0, done.stderr
-    assert "nothing is kept: Alltoall of 131072" in done.stdout or [
+    assert "Nothing is kept of Alltoall of 131072" in done.stdout or [
         (row.op, row.bytes) for _, _, rows in tables() for row in rows
     ] == [("Alltoall", 1 << 17)]
 
@@ -118,11 +115,8 @@ def test_rows_that_cannot_be_kept_are_not_looked_for(tune, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--data", "none.npy"], "none.npy"),
         (["--codec", "zip"], "zip"),
         (["--seconds", "0"], "0"),
-        (["--like", "none"], "none"),
-        (["--forget", "x"], "'x' is not a row"),
     ],
 )
 def test_bad_options(run, options, words):
