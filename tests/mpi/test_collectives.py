@@ -2,22 +2,18 @@
 
 import numpy as np
 import pytest
-from common import BF16, COUNTS, DTYPES, FLOATS, bits, close_sum, data, offsets, spec, typed, uneven, vspec
+from calls import check, collectives
+from common import DTYPES, FLOATS, bits, close_sum, data, spec, typed, uneven
 from mpi4py import MPI
 
 import compcoll
 from compcoll import Policy, Rule
 from compcoll.engine import _engine
-from compcoll.operations import ALGORITHMS
+from compcoll.operations import ALGORITHMS, OPERATIONS, Decides
 
 SUMS = ["ring", "direct", "recursive_halving"]
-SOME = [np.dtype("f4"), np.dtype("f2"), BF16, np.dtype("i4"), np.dtype("c16")]
-
-
-@pytest.fixture(params=[0, None], ids=["all", "default"])
-def ours(comm, request):
-    """Accelerated from the first byte on, or from the default threshold."""
-    return compcoll.Comm(comm, "lossless", min_nbytes=request.param)
+#: Elements of a block, nothing, one, and several chunks, with the least bytes of a message.
+SIZES = [(0, 0), (1, 0), (1023, 0), (20001, 1 << 14)]
 
 
 def with_algorithm(comm, name: str, codec: str = "lossless"):
@@ -27,13 +23,31 @@ def with_algorithm(comm, name: str, codec: str = "lossless"):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_bcast(comm, ours, agree, dtype):
-    for n in COUNTS:
-        for root in range(comm.size):
-            got, want = data(n, dtype, comm.rank), data(n, dtype, comm.rank)
-            ours.Bcast(typed(got), root)
-            comm.Bcast(spec(want), root)
-            assert agree(bits(got) == bits(want))
+def test_values_are_those_of_mpi(comm, agree, dtype):
+    """Of uneven counts with zeros, from and to other roots; what lies between blocks is not touched."""
+    for i, (n, least) in enumerate(SIZES):
+        ours, root = compcoll.Comm(comm, "lossless", min_nbytes=least), (i + DTYPES.index(dtype)) % comm.size
+        for call in collectives(comm.rank, comm.size, n, root, uneven(comm.size, n), gap=3).values():
+            check(comm, ours, agree, call, dtype)
+            large = comm.size > 1 and n * dtype.itemsize // comm.size >= least
+            assert call.name != "Allreduce" or ours.report.accelerated == (large and n > 0)
+        ours.Free()
+
+
+@pytest.mark.parametrize("form", range(3), ids=["blocking", "nonblocking", "persistent"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
+def test_each_form_is_accelerated(comm, agree, dtype, form):
+    """The persistent ones on MPI libraries that have none as well."""
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=1000)
+    for seed, call in enumerate(collectives(comm.rank, comm.size, 5003).values()):
+        before = ours.calls_accelerated
+        check(comm, ours, agree, call, dtype, form, seed)
+        # Messages between two ranks of a node are left to MPI where there are several nodes.
+        pairs = OPERATIONS[call.name].decides is Decides.PAIR and ours._marked.facts.nodes
+        expected = comm.size > 1
+        assert agree(pairs or ours.calls_accelerated == before + expected), call.name
+        assert agree(pairs or (ours.report.op, ours.report.accelerated) == (call.name, expected)), call.name
+    ours.Free()
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS["Bcast"])
@@ -46,127 +60,15 @@ def test_algorithms_of_bcast(comm, agree, algorithm):
         assert agree(comm.size == 1 or ours.report.algorithm in (algorithm, f"two_level {algorithm}"))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_allgather(comm, ours, agree, dtype):
-    for n in COUNTS:
-        mine = data(n, dtype, comm.rank)
-        got, want = np.zeros((2, comm.size * n), dtype)
-        ours.Allgather(typed(mine), typed(got))
-        comm.Allgather(spec(mine), spec(want))
-        assert agree(bits(got) == bits(want))
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_alltoall(comm, ours, agree, dtype):
-    for n in COUNTS:
-        send = data(comm.size * n, dtype, comm.rank)
-        got, want = np.zeros((2, comm.size * n), dtype)
-        ours.Alltoall(typed(send), typed(got))
-        comm.Alltoall(spec(send), spec(want))
-        assert agree(bits(got) == bits(want))
-
-
-@pytest.mark.parametrize("dtype", SOME, ids=str)
-def test_gather_and_scatter(comm, ours, agree, dtype):
-    for n in COUNTS:
-        for root in range(comm.size):
-            mine, all_of_them = data(n, dtype, comm.rank), data(n * comm.size, dtype, comm.rank)
-            got, want = np.zeros((2, n * comm.size), dtype)
-            at_root = comm.rank == root
-            ours.Gather(typed(mine), typed(got) if at_root else None, root)
-            comm.Gather(spec(mine), spec(want) if at_root else None, root)
-            assert agree(bits(got) == bits(want))
-            got, want = np.zeros((2, n), dtype)
-            ours.Scatter(typed(all_of_them) if at_root else None, typed(got), root)
-            comm.Scatter(spec(all_of_them) if at_root else None, spec(want), root)
-            assert agree(bits(got) == bits(want))
-
-
-@pytest.mark.parametrize("gap", [0, 3])
-@pytest.mark.parametrize("dtype", SOME, ids=str)
-def test_vectors(comm, ours, agree, dtype, gap):
-    """Uneven counts with zeros among them; what lies between the blocks is not touched."""
-    size, rank = comm.size, comm.rank
-    for n in (1, 1023, 70001):
-        counts = uneven(size, n)
-        displs = offsets(counts, gap)
-        mine = data(counts[rank], dtype, rank)
-        room = sum(counts) + gap * size
-        got, want = np.full((2, room), 7, dtype)
-        ours.Allgatherv(typed(mine), vspec(got, counts, displs))
-        comm.Allgatherv(spec(mine), vspec(spec(want), counts, displs))
-        assert agree(bits(got) == bits(want))
-        for root in range(size):
-            got, want = np.full((2, room), 7, dtype)
-            ours.Gatherv(typed(mine), vspec(got, counts, displs) if rank == root else None, root)
-            comm.Gatherv(spec(mine), vspec(spec(want), counts, displs) if rank == root else None, root)
-            assert agree(bits(got) == bits(want))
-            source = data(room, dtype, rank)
-            got, want = np.full((2, counts[rank]), 7, dtype)
-            ours.Scatterv(vspec(source, counts, displs) if rank == root else None, typed(got), root)
-            comm.Scatterv(vspec(spec(source), counts, displs) if rank == root else None, spec(want), root)
-            assert agree(bits(got) == bits(want))
-
-
-@pytest.mark.parametrize("dtype", SOME, ids=str)
-def test_alltoallv(comm, ours, agree, dtype):
-    size, rank = comm.size, comm.rank
-    for n in (1, 1023, 70001):
-        table = [[(0, n, 1, n // 2)[(i + 2 * j) % 4] for j in range(size)] for i in range(size)]
-        out, into = table[rank], [table[p][rank] for p in range(size)]
-        send = data(sum(out) + 2 * size, dtype, rank)
-        got, want = np.full((2, sum(into) + 3 * size), 7, dtype)
-        ours.Alltoallv(vspec(send, out, offsets(out, 2)), vspec(got, into, offsets(into, 3)))
-        comm.Alltoallv(vspec(spec(send), out, offsets(out, 2)), vspec(spec(want), into, offsets(into, 3)))
-        assert agree(bits(got) == bits(want))
-        # Ranks without a large message take no part in the compressed ones; the next call still fits.
-        total = np.ones(n, dtype)
-        ours.Bcast(typed(total), 0)
-
-
 @pytest.mark.parametrize("algorithm", SUMS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_sums(comm, agree, dtype, algorithm):
-    ours, size, rank = with_algorithm(comm, algorithm), comm.size, comm.rank
+    ours = with_algorithm(comm, algorithm)
     for n in (0, 1, 5001):
-        parts = [data(n * size, dtype, r) for r in range(size)]
-        whole, block = np.zeros(n * size, dtype), np.zeros(n, dtype)
-        ours.Allreduce(typed(parts[rank]), typed(whole))
-        assert agree(close_sum(whole, parts))
-        assert agree(bits(whole) == comm.bcast(bits(whole)))
-        ours.Reduce_scatter_block(typed(parts[rank]), typed(block))
-        own = [p[rank * n : (rank + 1) * n] for p in parts]
-        assert agree(close_sum(block, own))
-        root = n % size
-        whole[:] = 0
-        ours.Reduce(typed(parts[rank]), typed(whole) if rank == root else None, root=root)
-        assert agree(rank != root or close_sum(whole, parts))
-
-
-@pytest.mark.parametrize("algorithm", SUMS)
-@pytest.mark.parametrize("dtype", [np.dtype("f4"), BF16, np.dtype("i8")], ids=str)
-def test_reduce_scatter(comm, agree, dtype, algorithm):
-    ours, size, rank = with_algorithm(comm, algorithm), comm.size, comm.rank
-    for n in (1, 5001):
-        counts = uneven(size, n)
-        parts = [data(sum(counts), dtype, r) for r in range(size)]
-        start = offsets(counts)[rank]
-        own = [p[start : start + counts[rank]] for p in parts]
-        got = np.zeros(counts[rank], dtype)
-        ours.Reduce_scatter(typed(parts[rank]), typed(got), counts)
-        assert agree(close_sum(got, own))
-        got[:] = 0
-        ours.Reduce_scatter(typed(parts[rank]), typed(got))
-        assert agree(close_sum(got, own))
-
-
-def test_default_threshold_of_sums(comm, agree):
-    ours, n = compcoll.Comm(comm, "lossless"), 300_001
-    parts = [data(n, "f4", r) for r in range(comm.size)]
-    got = np.zeros(n, "f4")
-    ours.Allreduce(parts[comm.rank], got)
-    assert agree(close_sum(got, parts))
-    assert agree(ours.report.accelerated == (comm.size > 1))
+        calls = collectives(comm.rank, comm.size, n, n % comm.size, uneven(comm.size, n))
+        for call in calls.values():
+            if call.summed is not None:
+                check(comm, ours, agree, call, dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from common import FORMS, bits, complete, data, offsets
+from calls import collectives
+from common import FORMS, bits, complete
 from mpi4py import MPI
 
 import compcoll
@@ -36,31 +37,19 @@ def of_each(nothing: Any, op: str, size: int) -> list:
     return [buffer, ([n] * size, [0] * size), [datatype] * size if op == "Alltoallw" else datatype]
 
 
-def exchanged(array: np.ndarray, counts: list[int], op: str) -> list:
-    """Blocks for each rank, one behind the other."""
-    where, n = offsets(counts), len(counts)
-    if op == "Alltoallw":
-        return [array, (counts, [array.itemsize * at for at in where]), [MPI.INT64_T] * n]
-    return [array, (counts, where)]
-
-
 def arguments(op: str, comm, idle: list[int], nothing: Any) -> tuple[tuple, np.ndarray]:
     """Arguments of a call of int64, and the array that it writes to."""
     size, rank = comm.size, comm.rank
     counts = [0 if r in idle else N + r for r in range(size)]
-    if op in ("Alltoallv", "Alltoallw"):
-        n = [0 if {rank, r} & set(idle) else N for r in range(size)]
-        sent, got = data(sum(n), "i8", rank), np.zeros(sum(n), "i8")
-        if rank in idle:
-            return (of_each(nothing, op, size),) * 2, got
-        return (exchanged(sent, n, op), exchanged(got, n, op)), got
-    whole, own = data(sum(counts), "i8", 9), data(counts[rank], "i8", rank)
-    each, one = exchanged(whole, counts, op), nothing if rank in idle else own
-    if op == "Allgatherv":
-        return (one, each), whole
-    if op == "Gatherv":
-        return (one, each if rank == 0 else None), whole
-    return (each if rank == 0 else None, one), own
+    pairs = [[0 if {i, j} & set(idle) else N for j in range(size)] for i in range(size)]
+    call = collectives(rank, size, 0, counts=counts, pairs=pairs)[op]
+    sent, got = call.memory("i8", 0, rank)
+    written = np.zeros(0) if got is None else got
+    if rank in idle and op in ("Alltoallv", "Alltoallw"):
+        return (of_each(nothing, op, size),) * 2, written
+    if rank in idle:
+        sent, got = (sent, nothing) if op == "Scatterv" else (nothing, got)
+    return call.form(sent, got), written
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -4,7 +4,8 @@ import zlib
 
 import numpy as np
 import pytest
-from common import offsets, same, typed, uneven, walk
+from calls import collectives
+from common import same, typed, uneven, walk
 from mpi4py import MPI
 
 import compcoll
@@ -14,44 +15,24 @@ FORMS = ["{}", "I{}", "{}_init"]
 
 
 def operations(rank: int, size: int) -> dict:
-    """What a rank sends, what it receives into, and how a call names both."""
-    last, here = size - 1, rank == size - 1
-    part, whole, sums = walk(rank, N), walk(rank, N * size), uneven(size, N)
-    zeros = lambda n: np.zeros(n, "f4")  # noqa: E731
-    table = [[(0, N, 3, 1037)[(a + 2 * b) % 4] for b in range(size)] for a in range(size)]
-    out, into = table[rank], [row[rank] for row in table]
-    places = [[4 * at for at in offsets(one)] for one in (out, into)]
-    types = [MPI.FLOAT] * size
-    of_blocks = walk(rank, sum(out)), zeros(sum(into))
+    """What a rank sends, what it receives into, and the arguments of both."""
+
+    def walked(call):
+        sent = None if call.n_sent is None else walk(rank, call.n_sent)
+        received = None if call.n_received is None else np.zeros(call.n_received, "f4")
+        return sent, walk(rank, call.n_received) if call.name == "Bcast" else received, call.arguments
+
+    table = collectives(rank, size, N, counts=uneven(size, N))
+    rows = {name: walked(call) for name, call in table.items() if "in place" not in name}
+    part, whole, sum_ = rows["Allgather"][0], rows["Alltoall"][0], np.zeros(N * size, "f4")
+    here = rank == size - 1
     both = lambda s, r: (s, r)  # noqa: E731
-    return {
-        "Bcast": (None, part, lambda s, r: (r, last)),
-        "Allgather": (part, zeros(N * size), both),
-        "Allgatherv": (walk(rank, sums[rank]), zeros(sum(sums)), lambda s, r: (s, [r, sums])),
-        "Alltoall": (whole, zeros(N * size), both),
-        "Alltoallv": (*of_blocks, lambda s, r: ([s, out], [r, into])),
-        "Alltoallw": (*of_blocks, lambda s, r: ([s, (out, places[0]), types], [r, (into, places[1]), types])),
-        "Gather": (part, zeros(N * size) if here else None, lambda s, r: (s, r, last)),
-        "Gatherv": (
-            walk(rank, sums[rank]),
-            zeros(sum(sums)) if here else None,
-            lambda s, r: (s, [r, sums] if here else None, last),
-        ),
-        "Scatter": (whole if here else None, zeros(N), lambda s, r: (s, r, last)),
-        "Scatterv": (
-            walk(rank, sum(sums)) if here else None,
-            zeros(sums[rank]),
-            lambda s, r: ([s, sums] if here else None, r, last),
-        ),
-        "Allreduce": (whole, zeros(N * size), both),
-        "Scan": (whole, zeros(N * size), both),
-        "Exscan": (whole, zeros(N * size), both),
-        "Reduce": (whole, zeros(N * size) if here else None, lambda s, r: (s, r, MPI.SUM, last)),
-        "Reduce MAX": (whole, zeros(N * size) if here else None, lambda s, r: (s, r, MPI.MAX, last)),
-        "Reduce_scatter_block": (whole, zeros(N), both),
-        "Reduce_scatter": (walk(rank, sum(sums)), zeros(sums[rank]), lambda s, r: (s, r, sums)),
-        "Neighbor_alltoall": (walk(rank, 2 * N), zeros(2 * N), both),
-        "Neighbor_allgather": (part, zeros(2 * N), both),
+    return rows | {
+        "Scan": (whole, sum_, both),
+        "Exscan": (whole, sum_, both),
+        "Reduce MAX": (whole, sum_ if here else None, lambda s, r: (s, r, MPI.MAX, size - 1)),
+        "Neighbor_alltoall": (walk(rank, 2 * N), np.zeros(2 * N, "f4"), both),
+        "Neighbor_allgather": (part, np.zeros(2 * N, "f4"), both),
     }
 
 

@@ -6,27 +6,13 @@ from weakref import ref
 
 import numpy as np
 import pytest
-from common import bits, data, fails, offsets, vspec
+from common import bits, data, fails, offsets
 from mpi4py import MPI
 
 import compcoll
 from compcoll import Policy, Rule
 
 N = 30_011
-#: How a request may be waited for.
-WAITS = {
-    "Wait": lambda request: request.Wait(),
-    "Test": lambda request: _until(request.Test),
-    "Waitall": lambda request: MPI.Request.Waitall([request]),
-    "Testall": lambda request: _until(lambda: MPI.Request.Testall([request])),
-    "Waitany": lambda request: MPI.Request.Waitany([request]),
-}
-
-
-def _until(done):
-    end = time.perf_counter() + 60
-    while not done():
-        assert time.perf_counter() < end
 
 
 def near(got: np.ndarray, want: np.ndarray, size: int) -> bool:
@@ -37,55 +23,6 @@ def near(got: np.ndarray, want: np.ndarray, size: int) -> bool:
 @pytest.fixture
 def ours(comm):
     return compcoll.Comm(comm, codec="lossless", min_nbytes=0)
-
-
-def cases(rank, size, dtype):
-    """Method, arguments and what is received, for every operation; fresh arrays with each call."""
-    zeros = lambda n: np.zeros(n, dtype)  # noqa: E731
-    root, at_root = size - 1, rank == size - 1
-    mine, many = data(N, dtype, rank), data(N * size, dtype, rank)
-    whole, part, block = zeros(N * size), zeros(N), mine.copy()
-    yield "Ibcast", (block, root), block
-    yield "Iallgather", (mine, whole), whole
-    counts = [N + 2 * i for i in range(size)]
-    own, uneven = data(counts[rank], dtype, rank), zeros(sum(counts))
-    yield "Iallgatherv", (own, [uneven, counts]), uneven
-    yield "Ialltoall", (many, whole := zeros(N * size)), whole
-    yield "Igather", (mine, whole if at_root else None, root), whole
-    yield "Iscatter", (many if at_root else None, part, root), part
-    yield "Iallreduce", (mine, total := zeros(N)), total
-    yield "Ireduce", (mine, total if at_root else None, MPI.SUM, root), total
-    yield "Ireduce_scatter_block", (many, part := zeros(N)), part
-    yield "Ireduce_scatter", (data(sum(counts), dtype, rank), part := zeros(counts[rank]), counts), part
-    between = [[N * ((i + j) % 3) + i + j for j in range(size)] for i in range(size)]
-    send, recv = between[rank], [row[rank] for row in between]
-    yield (
-        "Ialltoallv",
-        (vspec(data(sum(send), dtype, rank), send), vspec(all_ := zeros(sum(recv)), recv)),
-        all_,
-    )
-    yield "Igatherv", (own, vspec(uneven := zeros(sum(counts)), counts) if at_root else None, root), uneven
-    whole, part = data(sum(counts), dtype, 7), zeros(counts[rank])
-    yield "Iscatterv", (vspec(whole, counts) if at_root else None, part, root), part
-    yield "Iallreduce", (MPI.IN_PLACE, block := mine.copy()), block
-
-
-@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
-def test_like_mpi(comm, ours, agree, dtype, wait):
-    pairs = zip(cases(comm.rank, comm.size, dtype), cases(comm.rank, comm.size, dtype), strict=True)
-    for (name, args, got), (_, theirs, want) in pairs:
-        before = ours.calls_accelerated
-        wait(getattr(ours, name)(*args))
-        getattr(comm, name)(*theirs).Wait()
-        # Of messages between two ranks, those inside a node are left to MPI where there are several.
-        left = name in ("Igatherv", "Iscatterv") and bool(ours._marked.facts.nodes)
-        if comm.size > 1 and not left:
-            assert agree(ours.calls_accelerated == before + 1), name
-            assert ours.report.op == name[1:].capitalize()
-            assert ours.report.accelerated
-        summed = "educe" in name and dtype != "i4"
-        assert agree(near(got, want, comm.size) if summed else bits(got) == bits(want)), name
 
 
 def test_many_at_once_and_out_of_order(comm, ours, agree):
