@@ -9,6 +9,7 @@ from common import bits, data
 from mpi4py import MPI
 
 import compcoll
+from compcoll.engine import _engine
 
 N = 5001
 
@@ -26,30 +27,45 @@ def works(new, policy) -> bool:
     return close and new.policy == policy and new.report.accelerated == (new.size > 1)
 
 
+def within_cart(make):
+    """A communicator and what is made of it."""
+    return lambda c: [grid := c.Create_cart([c.size, 1]), make(grid)]
+
+
 MAKERS = {
-    "Dup": lambda c: c.Dup(),
-    "Clone": lambda c: c.Clone(),
-    "Dup_with_info": lambda c: c.Dup_with_info(MPI.INFO_NULL),
-    "Split": lambda c: c.Split(0, -c.rank),
-    "Split_type": lambda c: c.Split_type(MPI.COMM_TYPE_SHARED),
-    "Create": lambda c: c.Create(c.Get_group()),
-    "Create_group": lambda c: c.Create_group(c.Get_group()),
-    "Create_cart": lambda c: c.Create_cart([c.size], [True]),
-    "Cart Create_cart": lambda c: c.Create_cart([c.size]).Create_cart([c.size]),
-    "Sub": lambda c: c.Create_cart([c.size, 1]).Sub([True, False]),
-    "Cart Dup": lambda c: c.Create_cart([c.size]).Dup(),
-    "Create_graph": lambda c: c.Create_graph(range(1, c.size + 1), [*range(1, c.size), 0]),
-    "adjacent": lambda c: c.Create_dist_graph_adjacent([(c.rank - 1) % c.size], [(c.rank + 1) % c.size]),
-    "Create_dist_graph": lambda c: c.Create_dist_graph([c.rank], [1], [(c.rank + 1) % c.size]),
+    "Dup": lambda c: [c.Dup()],
+    "Clone": lambda c: [c.Clone()],
+    "Dup_with_info": lambda c: [c.Dup_with_info(MPI.INFO_NULL)],
+    "Split": lambda c: [c.Split(0, -c.rank)],
+    "Split_type": lambda c: [c.Split_type(MPI.COMM_TYPE_SHARED)],
+    "Create": lambda c: [c.Create(c.Get_group())],
+    "Create_group": lambda c: [c.Create_group(c.Get_group())],
+    "Create_cart": lambda c: [c.Create_cart([c.size], [True])],
+    "Cart Create_cart": within_cart(lambda grid: grid.Create_cart([grid.size])),
+    "Sub": within_cart(lambda grid: grid.Sub([True, False])),
+    "Cart Dup": within_cart(lambda grid: grid.Dup()),
+    "Create_graph": lambda c: [c.Create_graph(range(1, c.size + 1), [*range(1, c.size), 0])],
+    "adjacent": lambda c: [c.Create_dist_graph_adjacent([(c.rank - 1) % c.size], [(c.rank + 1) % c.size])],
+    "Create_dist_graph": lambda c: [c.Create_dist_graph([c.rank], [1], [(c.rank + 1) % c.size])],
 }
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_makers(comm, ours, agree, make):
-    new = make(ours)
-    assert agree(type(new).__module__ == "compcoll.comm" and works(new, ours.policy))
-    new.Free()
-    assert agree(new == MPI.COMM_NULL)
+    """What the class here and mpi4py's own make is known to the layer until it is freed, and accelerates."""
+    before = _engine.marked_count()
+    for of in (ours, MPI.Intracomm(ours)):
+        made = make(of)
+        new = made[-1]
+        assert agree(_engine.number_of(new) not in (0, _engine.number_of(ours)))
+        assert agree(_engine.marked_count() == before + len(made))
+        assert agree(of is not ours or (type(new).__module__ == "compcoll.comm" and works(new, ours.policy)))
+        for one in made:
+            one.Free()
+        assert agree(new == MPI.COMM_NULL and _engine.marked_count() == before)
+    for one in make(comm):
+        assert agree(_engine.number_of(one) == 0 and _engine.marked_count() == before)
+        one.Free()
     assert agree(works(ours, ours.policy))
 
 
