@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from compcoll.cli.spec import Size
 from .arrays import LIBRARIES, Staged
 from .data import Source, codec_list, size_list, source
 from .gloo import Gloo
-from .operations import OPERATIONS
+from .operations import OPERATIONS, WINDOWED, Operation
 from .output import as_json, describe, heading, line, plot
-from .pickled import PICKLED, Pickled
 from .timing import CONTROL, run_size
+from .ways import PICKLED, Packed, Pickled
 
 __all__ = ["SIZES", "communicators", "data_options", "ended", "look_first", "main"]
 
@@ -110,6 +111,10 @@ def look_first(world: MPI.Intracomm, json: Path | None, plot: Path | None = None
 @click.option("--arrays", default="numpy", type=click.Choice(list(LIBRARIES)), help="Whose arrays to send.")
 @click.option("--gloo", is_flag=True, help="Time torch.distributed's gloo as well.")
 @click.option("--pickle", is_flag=True, help="Send arrays as objects, by the lower-case calls.")
+@click.option("--shape", help="Beside each codec the same for blocks with these last dimensions: 64,64.")
+@click.option("--window", type=click.IntRange(1), help="Messages at once in bw, bibw, mbw_mr.  [default: 16]")
+@click.option("--axes", help="Axes by which alltoallw cuts before and behind.  [default: 0,1]")
+@click.option("--pack", is_flag=True, help="Beside each alltoallw one whose blocks MPI packs before.")
 @click.option("--control", is_flag=True, help="Time plain MPI twice: what a speed-up of nothing looks like.")
 @click.option("--min-nbytes", type=Size(), help="Smallest message to compress. [default: the library's]")
 @click.option(
@@ -133,6 +138,10 @@ def _command(
     arrays,
     gloo,
     pickle,
+    shape,
+    window,
+    axes,
+    pack,
     control,
     min_nbytes,
     json_path,
@@ -144,7 +153,10 @@ def _command(
     try:
         nbytes = size_list(sizes)
         values = source(data, dtype, world.rank, arrays)
-        comms = communicators(codec_list(codecs), min_nbytes, values, gloo, control)
+        comms = communicators(codec_list(codecs), min_nbytes, values, gloo, control, shape)
+        timed = _variant(operation, values, gloo, window, axes)
+        if pack:
+            comms |= _packed(operation, comms)
         if pickle:
             comms = _pickled(operation, comms, values)
     except (ImportError, TypeError, ValueError) as error:
@@ -156,7 +168,7 @@ def _command(
     with Progress(console=Console(stderr=True), transient=True, disable=not _shows_progress()) as progress:
         for size in progress.track(nbytes, description=operation):
             new = run_size(
-                OPERATIONS[operation],
+                timed,
                 comms,
                 values,
                 size,
@@ -180,9 +192,14 @@ def _command(
 
 
 def communicators(
-    specs: list[str], min_nbytes: int | None, values: Source, gloo: bool, control: bool
+    specs: list[str],
+    min_nbytes: int | None,
+    values: Source,
+    gloo: bool = False,
+    control: bool = False,
+    shape: str | None = None,
 ) -> dict[str, Any]:
-    """Plain MPI, if asked for the same again and gloo, then a communicator for each codec, as given."""
+    """Plain MPI, if asked for the same again and gloo, then communicators for each codec, as given."""
     comms: dict[str, Any] = {"mpi": MPI.COMM_WORLD}
     if values.arrays.wait is not None:
         comms["mpi"] = Staged(MPI.COMM_WORLD, values.arrays)
@@ -205,7 +222,34 @@ def communicators(
         options = {} if min_nbytes is None else {"min_nbytes": min_nbytes}
         for spec in specs:
             comms[spec] = Comm(MPI.COMM_WORLD, codec=spec, **options)
+            if shape:
+                policy = {"shape": [int(extent) for extent in shape.split(",")]}
+                comms[f"{spec} {shape}"] = Comm(MPI.COMM_WORLD, codec=spec, policy=policy, **options)
     return comms
+
+
+def _variant(op: str, values: Source, gloo: bool, window: int | None, axes: str | None) -> Operation:
+    """The operation with what it is given besides."""
+    found = OPERATIONS[op]
+    if op == "alltoallw" and (gloo or values.arrays.name != "numpy" or values.dtype.kind not in "fiu"):
+        raise ValueError("alltoallw goes with arrays of numpy, of types that MPI knows, and without --gloo")
+    if window is not None:
+        if op not in WINDOWED:
+            raise ValueError(f"one message at a time in {op}; --window is for {', '.join(WINDOWED)}")
+        found = partial(found, window=window)
+    if axes is not None:
+        pair = tuple(int(axis) for axis in axes.split(","))
+        if op != "alltoallw" or len(set(pair)) != 2 or len(pair) != 2 or not {*pair} <= {0, 1, 2}:
+            raise ValueError(f"--axes {axes}: two of 0, 1 and 2, of alltoallw")
+        found = partial(found, axes=pair)
+    return found
+
+
+def _packed(op: str, comms: dict[str, Any]) -> dict[str, Any]:
+    """The same communicators, but for plain MPI, with packed blocks."""
+    if op != "alltoallw":
+        raise ValueError(f"{op} has no datatypes to pack; --pack is for alltoallw")
+    return {f"{name} packed": Packed(comm) for name, comm in comms.items()}
 
 
 def _pickled(op: str, comms: dict[str, Any], values: Source) -> dict[str, Any]:

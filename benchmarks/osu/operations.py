@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ __all__ = [
     "NONBLOCKING",
     "OPERATIONS",
     "WINDOW",
+    "WINDOWED",
     "Case",
     "Operation",
     "in_window",
@@ -132,6 +134,30 @@ def _alltoall(comm: MPI.Comm, values: Source, n: int, *, counted: bool) -> Case:
     return Case(lambda c: c.Alltoallv((send, counts), (recv, counts)), recv, moved, parts=parts)
 
 
+def _alltoallw(comm: MPI.Comm, values: Source, n: int, *, axes: tuple[int, int] = (0, 1)) -> Case:
+    """Slabs of one axis of a field become slabs of another, by a subarray for each peer, as in mpi4py-fft."""
+    before, behind = axes
+    size, block = comm.size, max(1, n // comm.size)
+    side = max(1, round(block ** (1 / 3)))
+    extents = [max(1, block // side**2)] * 3
+    extents[before] = extents[behind] = side
+    part, shapes = prod(extents), []
+    for cut in axes:
+        shape = [extent * (1 if k == cut or k not in axes else size) for k, extent in enumerate(extents)]
+        shapes.append(shape)
+    basic = MPI.Datatype.fromcode(values.dtype.char)
+    sends, recvs = (
+        [
+            basic.Create_subarray(shape, extents, [extents[k] * p * (k == axis) for k in range(3)]).Commit()
+            for p in range(size)
+        ]
+        for shape, axis in zip(shapes, (behind, before), strict=True)
+    )
+    send, recv = values(size * part), values.empty(size * part)
+    moved = (size - 1) * part * values.dtype.itemsize
+    return Case(lambda c: c.Alltoallw([send, sends], [recv, recvs]), recv, moved, parts=size * side**2)
+
+
 def _bcast(comm: MPI.Comm, values: Source, n: int) -> Case:
     """All ranks receive rank 0's message."""
     original, buffer = values.host(values(n)), values(n)
@@ -183,7 +209,13 @@ def _latency(comm: MPI.Comm, values: Source, n: int, *, peer_of: Callable[[MPI.C
 
 
 def _bandwidth(
-    comm: MPI.Comm, values: Source, n: int, *, peer_of: Callable[[MPI.Comm], int | None], pairs: bool = False
+    comm: MPI.Comm,
+    values: Source,
+    n: int,
+    *,
+    peer_of: Callable[[MPI.Comm], int | None],
+    pairs: bool = False,
+    window: int = WINDOW,
 ) -> Case:
     """A window of messages to a peer, which answers when it has them all; the time is that of one message."""
     peer = peer_of(comm)
@@ -197,16 +229,16 @@ def _bandwidth(
             return
         if in_window(c):
             begin = (lambda: c.Isend(send, peer)) if sends else (lambda: c.Irecv(recv, peer))
-            MPI.Request.Waitall([begin() for _ in range(WINDOW)])
+            MPI.Request.Waitall([begin() for _ in range(window)])
         else:
-            for _ in range(WINDOW):
+            for _ in range(window):
                 c.Send(send, peer) if sends else c.Recv(recv, peer)
         comm.Recv(answer, peer) if sends else comm.Send(answer, peer)
 
-    return Case(call, recv, (comm.size // 2 if pairs else 1) * send.nbytes, repeats=WINDOW)
+    return Case(call, recv, (comm.size // 2 if pairs else 1) * send.nbytes, repeats=window)
 
 
-def _both_ways(comm: MPI.Comm, values: Source, n: int) -> Case:
+def _both_ways(comm: MPI.Comm, values: Source, n: int, *, window: int = WINDOW) -> Case:
     """A window of messages between ranks 0 and 1 in both directions at once; the time is one pair's."""
     peer = peer_of(comm)
     send, recv = values(n), values.empty(n if peer is not None else 0)
@@ -215,13 +247,25 @@ def _both_ways(comm: MPI.Comm, values: Source, n: int) -> Case:
         if peer is None:
             return
         if in_window(c):
-            arriving = [c.Irecv(recv, peer) for _ in range(WINDOW)]
-            MPI.Request.Waitall(arriving + [c.Isend(send, peer) for _ in range(WINDOW)])
+            arriving = [c.Irecv(recv, peer) for _ in range(window)]
+            MPI.Request.Waitall(arriving + [c.Isend(send, peer) for _ in range(window)])
         else:
-            for _ in range(WINDOW):
+            for _ in range(window):
                 c.Sendrecv(send, peer, recvbuf=recv, source=peer)
 
-    return Case(call, recv, 2 * send.nbytes, repeats=WINDOW)
+    return Case(call, recv, 2 * send.nbytes, repeats=window)
+
+
+def _exchange(comm: MPI.Comm, values: Source, n: int) -> Case:
+    """One Sendrecv of ranks 0 and 1, each of which sends and receives."""
+    peer = peer_of(comm)
+    send, recv = values(n), values.empty(n if peer is not None else 0)
+
+    def call(c: MPI.Comm) -> None:
+        if peer is not None:
+            c.Sendrecv(send, peer, recvbuf=recv, source=peer)
+
+    return Case(call, recv, 2 * send.nbytes)
 
 
 #: Operations of all ranks.
@@ -231,6 +275,7 @@ COLLECTIVES: dict[str, Operation] = {
     "allreduce": partial(_summed, op="Allreduce"),
     "alltoall": partial(_alltoall, counted=False),
     "alltoallv": partial(_alltoall, counted=True),
+    "alltoallw": _alltoallw,
     "barrier": _barrier,
     "bcast": _bcast,
     "gather": partial(_gathered, op="Gather", counted=False, rooted=True),
@@ -247,7 +292,10 @@ MESSAGES: dict[str, Operation] = {
     "latency": partial(_latency, peer_of=peer_of),
     "mbw_mr": partial(_bandwidth, peer_of=partner_of, pairs=True),
     "multi_lat": partial(_latency, peer_of=partner_of),
+    "sendrecv": _exchange,
 }
+#: Operations with several messages on their way at once.
+WINDOWED = ("bibw", "bw", "mbw_mr")
 #: Nonblocking forms, timed beside a computation.
 NONBLOCKING = tuple(f"i{op}" for op in COLLECTIVES if op != "barrier")
 OPERATIONS = dict(sorted((COLLECTIVES | MESSAGES).items()))

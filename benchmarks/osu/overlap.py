@@ -245,7 +245,7 @@ def _command(op, codecs, sizes, iters, warmup, max_seconds, data, dtype, json_pa
     try:
         values = source(data, dtype, world.rank)
         nbytes = size_list(sizes)
-        comms = communicators(codec_list(codecs), None, values, False, False)
+        comms = communicators(codec_list(codecs), None, values)
     except (ImportError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
     about = describe(world, op, data, values.dtype)

@@ -1,13 +1,15 @@
 """Each operation of ``compcoll bench``, on large messages: results are those of plain MPI."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from benchmarks.osu.data import source
 from benchmarks.osu.operations import MESSAGES, NONBLOCKING, OPERATIONS
 from benchmarks.osu.overlap import measure
-from benchmarks.osu.pickled import PICKLED, Pickled
 from benchmarks.osu.timing import run_size
+from benchmarks.osu.ways import PICKLED, Packed, Pickled
 from compcoll import Comm
 
 NBYTES = 4 << 20
@@ -46,3 +48,10 @@ def test_objects(comm, comms, values, agree, name):
         pytest.skip("needs two ranks")
     objects = {name: Pickled(each) for name, each in comms.items()}
     assert agree(all(row.sound for row in run_size(OPERATIONS[name], objects, values, NBYTES, **ONCE)))
+
+
+@pytest.mark.parametrize("axes", [(0, 2), (2, 0)])
+def test_packed_blocks(comms, values, agree, axes):
+    comms["packed"] = Packed(comms["lossless"])
+    timed = partial(OPERATIONS["alltoallw"], axes=axes)
+    assert agree(all(row.sound for row in run_size(timed, comms, values, NBYTES, **ONCE)))
