@@ -214,19 +214,19 @@ def _decide(
     policy: Policy, op: str, dtype: np.dtype, nbytes: int, place: Place, element: np.dtype, ruled: int
 ) -> Decision:
     if ruled < policy.min_nbytes:
-        return _unchanged(op, below_min_nbytes(policy.min_nbytes))
+        return _unchanged(below_min_nbytes(policy.min_nbytes))
     if place.size == 1:
-        return _unchanged(op, "a single rank sends nothing")
+        return _unchanged("a single rank sends nothing")
     rule = next((r for r in policy.rules if r.fits(op, element, ruled, place.comm, place.link)), Rule())
     spec, why = rule.codec or policy.codec, "the policy's codec"
     if spec == "none":
-        return _unchanged(op, _NONE)
+        return _unchanged(_NONE)
     ask = spec == "auto" or (rule.when or policy.when) == "pays"
     if spec == "auto":
         if place.link == "node":
-            return _unchanged(op, IN_NODE)
+            return _unchanged(IN_NODE)
         if place.exact_sums and op in REDUCTIONS and dtype in dtypes.FLOATS:
-            return _unchanged(op, "auto leaves floating-point sums to MPI: another order gives other bits")
+            return _unchanged("auto leaves floating-point sums to MPI: another order gives other bits")
         spec, why = "lossless", "the best lossless codec"
     chosen = codec(spec)
     if not chosen.lossless and dtype not in dtypes.FLOATS:
@@ -257,7 +257,7 @@ def below_min_nbytes(min_nbytes: int) -> str:
     return f"the messages are below min_nbytes = {min_nbytes}"
 
 
-def _unchanged(op: str, reason: str) -> Decision:
+def _unchanged(reason: str) -> Decision:
     return Decision(None, "mpi", 0, reason)
 
 
