@@ -394,6 +394,19 @@ def test_help_behind_an_operation_is_its_own(run, monkeypatch):
     assert asked == [("alltoall", ["--help"], "compcoll bench alltoall")]
 
 
+def test_run_looks_at_its_options_first(run, ramp, monkeypatch, outside):
+    monkeypatch.setattr(launch, "find_mpiexec", lambda: pytest.fail("ranks are started"))
+    for words_, says in (
+        (["-n", 0, ramp], "0 is not in the range"),
+        (["-n", 2, "--codec", "zfp:rate=99", ramp], "99"),
+        (["-n", 2, "--min-nbytes", -1, ramp], "-1"),
+        (["-n", 2, "none.py"], "none.py does not exist"),
+    ):
+        result = run("run", *words_)
+        assert result.exit_code == 2, words_
+        assert says in words(result.output)
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "says"),
     [

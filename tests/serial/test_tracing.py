@@ -48,6 +48,8 @@ if world.rank == 0:
 else:
     world.Recv(y, 0)
 assert world.bcast({"a": world.rank}) == {"a": 0}
+assert MPI.Request.Test(MPI.REQUEST_NULL) and MPI.Request.Wait(MPI.REQUEST_NULL)
+assert {type(one) for one in (request, *requests)} == {MPI.Request}
 sys.stdout.write(f"{world.calls_accelerated + line.calls_accelerated}\\n")
 """
 #: Of the last two mpi4py makes an object.
@@ -87,11 +89,20 @@ def lines_of(folder):
     return [[json.loads(text) for text in path.read_text().splitlines()] for path in files]
 
 
+#: Outcomes of two trials, in which calls of plain MPI took 0.5 and 0.7 ms.
+TRIALS = """
+from compcoll.policy.table import Row, store
+kind = "Bcast", "f8", (2,), "mpc", "", 1
+store().made["about"] = {i: Row(*kind, 32, True, (9, 9), (4e-4, plain), 0.8, (3, 3))
+                         for i, plain in enumerate((5e-4, 7e-4))}
+"""
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """The folder of a trace, and what the program said."""
     folder = tmp_path_factory.mktemp("traced")
-    return folder / "trace", traced(PROGRAM, folder)
+    return folder / "trace", traced(PROGRAM + TRIALS, folder)
 
 
 def test_lines_add_up_to_what_was_counted(ran):
@@ -207,8 +218,14 @@ def test_perfetto_file(ran, tmp_path):
         )
 
 
+def report(folder, out=None):
+    """What `compcoll report` says, and how it ends."""
+    words = ["report", str(folder), *(["--out", str(out)] if out else [])]
+    return CliRunner(env={"COLUMNS": "80"}).invoke(main, words)
+
+
 def test_report_command(ran, tmp_path):
-    result = CliRunner().invoke(main, ["report", str(ran[0]), "--out", str(tmp_path)])
+    result = report(ran[0], tmp_path)
     assert result.exit_code == 0, result.output
     shown = "Alltoallv", "Why calls were not compressed", "min_nbytes", "By rank", "program.py:", "line"
     page = (tmp_path / "report.html").read_text()
@@ -219,42 +236,21 @@ def test_report_command(ran, tmp_path):
     for name in ("Alltoallv", "Bcast", "rank 0", "rank 1"):
         assert f'<div class="bar"><b>{name}</b>' in page
     assert json.loads((tmp_path / "perfetto.json").read_text())
-
-
-def test_reasons_are_found_by_the_help():
-    text = CliRunner().invoke(main, ["report", "--help"]).output
-    assert 'list "Why calls were not compressed"' in " ".join(text.split())
-
-
-def test_reasons_come_first(ran, tmp_path):
-    output = (
-        CliRunner(env={"COLUMNS": "80"}).invoke(main, ["report", str(ran[0]), "--out", str(tmp_path)]).output
-    )
-    first = output.index("Why calls were not compressed"), output.index("Time by operation")
-    assert first[0] < first[1]
-    assert max(map(len, output[slice(*first)].splitlines())) <= 100
-    page = (tmp_path / "report.html").read_text()
+    reasons, times = map(result.output.index, ("Why calls were not compressed", "Time by operation"))
+    assert reasons < times
+    assert max(map(len, result.output[reasons:times].splitlines())) <= 100
     assert page.index("Why calls were not compressed") < page.index("<h2>Time by operation")
+    told = " ".join(CliRunner().invoke(main, ["report", "--help"]).output.split())
+    assert 'list "Why calls were not compressed"' in told
 
 
-def test_plain_times_are_those_that_trials_measured(tmp_path):
+def test_plain_times_are_those_that_trials_measured(ran):
     """Within calls, where from start to start there is the program's own work, too."""
-    program = """
-from compcoll.policy.table import Row, store
-kind = "Bcast", "f8", (2,), "mpc", "", 1
-store().made["about"] = {i: Row(*kind, 1 << 16, True, (9, 9), (4e-4, plain), 0.8, (3, 3))
-                         for i, plain in enumerate((5e-4, 7e-4))}
-x = np.zeros(1 << 13)
-world.Bcast(x)
-world.Ibcast(x).Wait()
-"""
-    begin = "import numpy as np\nfrom mpi4py import MPI\nworld = MPI.COMM_WORLD"
-    traced(begin + program, tmp_path)
-    ranks = lines_of(tmp_path / "trace")
-    assert all("rows" in rank[-2] and "end" in rank[-1] for rank in ranks)
-    table = tables.tables_of(read(tmp_path / "trace"))[0]
+    assert all("rows" in rank[-2] and "end" in rank[-1] for rank in lines_of(ran[0]))
+    table = tables.tables_of(read(ran[0]))[0]
     assert table.headings[-1] == "plain, ms"
-    assert {row[0]: row[-1] for row in table.rows} == {"Bcast": "0.6", "Ibcast": ""}
+    assert {row[-1] for row in table.rows if row[0] != "Bcast"} == {""}
+    assert {row[1]: row[-1] for row in table.rows if row[0] == "Bcast"} == {"below 1 KiB": "0.6"}
 
 
 def test_a_program_that_wraps_its_communicators(tmp_path):
@@ -265,27 +261,6 @@ def test_a_program_that_wraps_its_communicators(tmp_path):
     assert program.notes == []
     assert [len(rank.calls) for rank in program.ranks] == [CALLS, CALLS]
     assert {call.codec for _, call in program.calls()} == {"mpc", None}
-
-
-def test_requests_stay_mpi4pys(tmp_path):
-    """Their class and type do, methods called through the class take null ones, and their ends are noted."""
-    program = """
-from mpi4py import MPI
-import numpy as np
-
-assert MPI.Request.Test(MPI.REQUEST_NULL) and MPI.Request.Wait(MPI.REQUEST_NULL)
-request = MPI.COMM_WORLD.Irecv(np.zeros(1), 0, 7)
-assert type(request) is MPI.Request and not request.Test()
-MPI.COMM_WORLD.Isend(np.ones(1), 0, 7).Wait()
-MPI.Request.Waitall([request])
-print("end")
-"""
-    alone = *RUN, "-q", "--trace", tmp_path / "trace"
-    assert traced(program, tmp_path, *alone).stdout == "end\n"
-    (lines,) = lines_of(tmp_path / "trace")
-    (received,) = (line for line in lines if line.get("op") == "Irecv")
-    assert 0 < received["returned"] < received["total"]
-    assert "late" not in received
 
 
 @pytest.mark.exhaustive
@@ -309,10 +284,9 @@ def test_what_a_failed_program_leaves(tmp_path):
     ("end", "note"),
     [
         ("os.kill(os.getpid(), signal.SIGINT); time.sleep(20)", "rank 1 ended by an error"),
-        ("sys.exit(3)", "rank 1 ended by an error"),
         ("sys.exit(0)", None),
     ],
-    ids=["Ctrl-C", "exit", "exit without failure"],
+    ids=["Ctrl-C", "exit without failure"],
 )
 @pytest.mark.exhaustive(but=1)
 def test_a_program_that_is_ended_leaves_its_trace(tmp_path, end, note):
@@ -437,7 +411,7 @@ def test_damage_is_named_and_the_rest_is_read(tmp_path):
     lines = path.read_text().splitlines()
     lines[4], lines[5] = lines[4][:40], '{"op": "Alltoall", "total": -1e999}'
     path.write_text("\n".join(lines) + "\n")
-    result = CliRunner().invoke(main, ["report", str(tmp_path)])
+    result = report(tmp_path)
     assert result.exit_code == 0, result.output
     for said in (
         "rank00003.jsonl is empty",
@@ -455,63 +429,45 @@ def test_damage_is_named_and_the_rest_is_read(tmp_path):
     assert all(note in (tmp_path / "report.html").read_text() for note in program.notes)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "[1, 2]",
-        "[]",
-        "7",
-        "[" * 100000,
-        {"start": -1e300},
-        {"start": "soon"},
-        {"op": 7},
-        {"reason": 3},
-        {"comm": None},
-        {"codec": ["mpc"]},
-        {"bytes": -5},
-        {"wire_bytes": 0.5},
-        {"size": True},
-        {"accelerated": 1},
-        {"line": -1},
-    ],
-    ids=lambda damage: str(damage)[:20],
-)
-def test_a_damaged_line_is_named(tmp_path, damage):
+DAMAGED = [
+    *("[1, 2]", "[]", "7", "[" * 100000),
+    *({"start": -1e300}, {"start": "soon"}, {"op": 7}, {"reason": 3}, {"comm": None}, {"codec": ["mpc"]}),
+    *({"bytes": -5}, {"wire_bytes": 0.5}, {"size": True}, {"accelerated": 1}, {"line": -1}),
+]
+
+
+def test_a_damaged_line_is_named(tmp_path):
     path = write_rank(tmp_path, 0, 1, calls=[(1.0, 0.5), (2.0, 0.5)])
     lines = path.read_text().splitlines()
-    lines[4] = damage if isinstance(damage, str) else json.dumps({**json.loads(lines[4]), **damage})
-    path.write_text("\n".join(lines) + "\n")
-    result = CliRunner().invoke(main, ["report", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert "rank 0: 1 line is damaged, and left out" in result.output
-    assert "rank 0: its file has 1 of 2 calls" in result.output
+    for damage in DAMAGED:
+        bad = damage if isinstance(damage, str) else json.dumps({**json.loads(lines[4]), **damage})
+        path.write_text("\n".join([*lines[:4], bad, *lines[5:]]) + "\n")
+        program = read(tmp_path)
+        assert "rank 0: 1 line is damaged, and left out" in program.notes, damage
+        assert "rank 0: its file has 1 of 2 calls" in program.notes, damage
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
+def test_a_damaged_first_line_is_named(tmp_path):
+    write_rank(tmp_path, 0, calls=[(1.0, 0.5)])
+    path = write_rank(tmp_path, 1, calls=[(1.0, 0.5)])
+    first, rest = path.read_text().split("\n", 1)
+    for damage, said in (
         ({"rank": 0}, "it is the file of rank 0"),
         ({"rank": 2}, "rank 2 of 2"),
         ({"date": "today"}, "'today' is not a number"),
         ([1], "its line is no JSON object"),
-    ],
-)
-def test_a_damaged_first_line_is_named(tmp_path, damage, said):
-    write_rank(tmp_path, 0, calls=[(1.0, 0.5)])
-    path = write_rank(tmp_path, 1, calls=[(1.0, 0.5)])
-    first, rest = path.read_text().split("\n", 1)
-    first = json.dumps({**json.loads(first), **damage} if isinstance(damage, dict) else damage)
-    path.write_text(f"{first}\n{rest}")
-    result = CliRunner().invoke(main, ["report", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert f"rank00001.jsonl does not begin as a trace of version 1: {said}" in result.output
-    assert "no file of rank 1 of 2" in result.output
+    ):
+        bad = {**json.loads(first), **damage} if isinstance(damage, dict) else damage
+        path.write_text(f"{json.dumps(bad)}\n{rest}")
+        notes = "\n".join(read(tmp_path).notes)
+        assert f"rank00001.jsonl does not begin as a trace of version 1: {said}" in notes
+        assert "no file of rank 1 of 2" in notes
 
 
 def test_names_that_are_not_in_utf_8_are_shown(tmp_path):
     path = write_rank(tmp_path, 0, 1, calls=[(1.0, 0.5)])
     path.write_text(path.read_text().replace("p.py", "p\\udcff.py").replace('["p"]', '["p\\udcff"]'))
-    result = CliRunner().invoke(main, ["report", str(tmp_path)])
+    result = report(tmp_path)
     assert result.exit_code == 0, result.output
     assert "p?.py:3" in result.output
 
@@ -543,19 +499,15 @@ def test_a_truncated_file_gives_what_is_there(tmp_path):
     text = path.read_text()
     for cut in range(0, len(text) - 30, 499):
         path.write_text(text[:cut])
-        result = CliRunner().invoke(main, ["report", str(tmp_path)])
         whole = sum('"op"' in line for line in text[:cut].split("\n")[:-1])
         if whole:
-            assert result.exit_code == 0, result.output
-            assert "no last line" in result.output
-            assert len(read(tmp_path).ranks[0].calls) >= whole
+            program = read(tmp_path)
+            assert any("no last line" in note for note in program.notes)
+            assert len(program.ranks[0].calls) >= whole
         else:
-            assert result.exit_code == 1
-            assert "has" in result.output
-
-
-def test_an_empty_folder_is_said_to_be_so(tmp_path):
-    result = CliRunner().invoke(main, ["report", str(tmp_path)])
+            assert report(tmp_path).exit_code == 1
+    path.unlink()
+    result = report(tmp_path)
     assert result.exit_code == 1
     assert "has no trace" in result.output
 
