@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from common import bits, data, fails
+from common import FORMS, bits, complete, data, fails
 from mpi4py import MPI
 
 import compcoll
+from compcoll.operations import OPERATIONS
 
 N = 3001
 
@@ -52,27 +53,16 @@ def free(*types):
         datatype.Free()
 
 
-needs_mpi4 = pytest.mark.skipif(MPI.Get_version() < (4, 0), reason="collectives are persistent from MPI 4 on")
-
-
-@pytest.fixture(params=["Alltoallw", "Ialltoallw", pytest.param("Alltoallw_init", marks=needs_mpi4)])
+@pytest.fixture(params=FORMS)
 def alltoallw(request):
     """Any form, as a function of the communicator too."""
-
-    def call(comm, *args):
-        begun = getattr(comm, request.param)(*args)
-        if isinstance(begun, MPI.Prequest):
-            begun.Start()
-            begun.Wait()
-            begun.Free()
-        elif begun is not None:
-            begun.Wait()
-
-    return call
+    method = OPERATIONS["Alltoallw"].forms[FORMS.index(request.param)]
+    return lambda comm, *args: complete(comm, method, args)
 
 
-@pytest.mark.parametrize("dtype", ["c16", "f8", "f4"])
-@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0), (2, 0), (1, 2)])
+@pytest.mark.parametrize(
+    ("before", "after", "dtype"), [(0, 1, "c16"), (1, 0, "f8"), (2, 0, "f4"), (1, 2, "c16")]
+)
 def test_transposition(comm, ours, agree, alltoallw, before, after, dtype):
     mine, want, sends, recvs = transposition(comm, (17, 12, 9), before, after, dtype)
     counts = [1] * comm.size, [0] * comm.size
@@ -120,23 +110,6 @@ def test_each_pair_has_its_type(comm, ours, agree, alltoallw):
     free(*sends, *recvs, mixed)
 
 
-@needs_mpi4
-def test_a_persistent_one_keeps_its_types(comm, ours, agree):
-    mine, want, sends, recvs = transposition(comm, (17, 12, 9), 0, 1)
-    got = np.zeros_like(want)
-    prepared = ours.Alltoallw_init([mine, sends], [got, recvs])
-    free(*sends, *recvs)
-    before = ours.calls_accelerated
-    for factor in (1, 3, 1):
-        mine *= factor
-        want *= factor
-        prepared.Start()
-        prepared.Wait()
-        assert agree(bits(got) == bits(want))
-    assert agree(ours.calls_accelerated == before + 3 * (comm.size > 1))
-    prepared.Free()
-
-
 def test_types_without_one_basic_type_are_declined(comm):
     strict = compcoll.Comm(comm, "lossless", min_nbytes=0, strict=True)
     mixed = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.INT, MPI.DOUBLE]).Commit()
@@ -164,26 +137,6 @@ def recvs_shape(comm, shape, axis):
     shape = list(shape)
     shape[axis] = shares(shape[axis], comm.size)[comm.rank][0]
     return shape
-
-
-WRONG = {
-    "buffer": (lambda c, a, t: c.Alltoallw([5, t], [a, t]), TypeError),
-    "types": (lambda c, a, t: c.Alltoallw([a, t + t], [a.copy(), t]), ValueError),
-    "counts": (lambda c, a, t: c.Alltoallw([a, ([1], [0] * 99), t], [a.copy(), t]), ValueError),
-    "no type": (lambda c, a, t: c.Alltoallw([a, [None] * c.size], [a.copy(), t]), TypeError),
-    "read-only": (lambda c, a, t: c.Alltoallw([a, t], [bytes(a), t]), BufferError),
-    "bottom": (lambda c, a, t: c.Alltoallw([None, t], [a, t]), ValueError),
-}
-
-
-@pytest.mark.parametrize(("call", "kind"), WRONG.values(), ids=WRONG)
-def test_wrong_arguments(comm, ours, call, kind):
-    vector = MPI.FLOAT.Create_vector(N, 1, 1).Commit()
-    for used in (ours, comm):
-        with pytest.raises(kind):
-            call(used, data(N, "f4", comm.rank), [vector] * comm.size)
-    comm.Barrier()
-    vector.Free()
 
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size < 3, reason="needs two peers of different types")
