@@ -238,6 +238,7 @@ def test_threads_run_out(run, first, codec):
     assert ("a thread cannot be started" in errors) == (first <= 4), errors
 
 
+@pytest.mark.exhaustive
 def test_threads_of_torch_run_out(run):
     pytest.importorskip("torch")
     said, _ = run(TORCH)

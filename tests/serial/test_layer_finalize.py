@@ -110,21 +110,23 @@ def outputs(program: str, tmp_path, ranks: int, **environment: str) -> tuple[str
     return done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(
-    "program",
-    [CALLS + FINALIZED, AT_EXIT + CALLS + BEGUN, BEFORE_INIT + CALLS + FINALIZED],
-    ids=["Finalize", "exit handler", "before Init"],
-)
-@pytest.mark.parametrize("check", ["0", "1"])
-def test_the_end_says_nothing(program, tmp_path, check):
-    printed, complaints = outputs(program, tmp_path, 2, COMPCOLL_CHECK=check)
-    assert (printed.count("end"), complaints) == (2, "")
+#: Programs, and whether calls are compared between ranks.
+PROGRAMS = {
+    "Finalize": (CALLS + FINALIZED, "1"),
+    "exit handler": (AT_EXIT + CALLS + BEGUN, "0"),
+    "exit handler, compared": (AT_EXIT + CALLS + BEGUN, "1"),
+    "before Init": (BEFORE_INIT + CALLS + FINALIZED, "0"),
+}
 
 
-def test_a_trace_is_complete_before_finalize(tmp_path):
-    printed, complaints = outputs(CALLS + FINALIZED, tmp_path, 2, COMPCOLL_TRACE=str(tmp_path))
+@pytest.mark.parametrize(("program", "check"), PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.exhaustive(but=3)
+def test_the_end_says_nothing(program, check, tmp_path):
+    """A trace, too, is complete by then."""
+    trace = tmp_path / "trace"
+    printed, complaints = outputs(program, tmp_path, 2, COMPCOLL_CHECK=check, COMPCOLL_TRACE=str(trace))
     assert (printed.count("end"), complaints) == (2, "")
-    assert all('{"end":' in (tmp_path / f"rank0000{rank}.jsonl").read_text() for rank in range(2))
+    assert all('{"end":' in (trace / f"rank0000{rank}.jsonl").read_text() for rank in range(2))
 
 
 def test_a_child_that_exits_has_no_threads_to_wait_for(tmp_path):

@@ -1,5 +1,7 @@
 """Datatypes taken apart, against what MPI itself packs and unpacks."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,8 @@ from compcoll.engine._engine import LOOP, RUN, entry_of
 
 BASES = {"b": MPI.SIGNED_CHAR, "h": MPI.SHORT, "f": MPI.FLOAT, "d": MPI.DOUBLE, "D": MPI.C_DOUBLE_COMPLEX}
 small = st.integers(0, 4)
+#: Types that are drawn in a test.
+MOST = 240 if os.environ.get("EXHAUSTIVE", "0") != "0" else 80
 
 
 def order(draw):
@@ -177,7 +181,7 @@ def check(datatype, dtype, n, draw):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=MOST // 4, deadline=None)
 @given(data=st.data())
 def test_each_way_to_make_one(make, data):
     datatype, dtype = data.draw(derived([make]))
@@ -185,7 +189,7 @@ def test_each_way_to_make_one(make, data):
     datatype.Free()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=MOST, deadline=None)
 @given(data=st.data())
 def test_nested(data):
     datatype, dtype = data.draw(derived())
@@ -193,7 +197,7 @@ def test_nested(data):
     datatype.Free()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=MOST // 4, deadline=None)
 @given(data=st.data())
 def test_columns_of_a_matrix(data):
     code = data.draw(st.sampled_from("fdD"))

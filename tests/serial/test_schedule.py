@@ -5,8 +5,6 @@ from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from interpreter import Stuck, interpret
 
 from compcoll.algorithms.catalog import program
@@ -160,8 +158,7 @@ def test_bcast(where, n, algorithm):
 @where
 @kinds
 @pytest.mark.parametrize("algorithm", SUMS)
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("widens", [False, True])
+@pytest.mark.parametrize(("in_place", "widens"), [(False, False), (True, True)])
 def test_reduce_scatter(where, kind, algorithm, in_place, widens):
     size = size_of(where)
     counts = counts_of(kind, size)
@@ -181,17 +178,15 @@ def test_reduce_scatter(where, kind, algorithm, in_place, widens):
 @where
 @pytest.mark.parametrize("n", [0, 1, 300, 20 * CHUNK + 70])
 @pytest.mark.parametrize("algorithm", ALGORITHMS["Allreduce"])
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("widens", [False, True])
-@pytest.mark.parametrize("inside_exact", [False, True])
+@pytest.mark.parametrize(
+    ("in_place", "widens", "inside_exact"), [(False, False, True), (True, False, False), (True, True, True)]
+)
 def test_allreduce(where, n, algorithm, in_place, widens, inside_exact):
     size = size_of(where)
-    if inside_exact and where == size:
-        pytest.skip("there is one level")
     sends = [data(r, n) for r in range(size)]
     expected = sum(sends)
     recvs = sends if in_place else [np.zeros(n, np.int64) for _ in range(size)]
-    options = {"widens": widens, "inside_exact": inside_exact}
+    options = {"widens": widens, "inside_exact": inside_exact and where != size}
     run(
         "Allreduce",
         algorithm,
@@ -236,7 +231,7 @@ def test_halving_in_groups(size, n):
     run("Allreduce", "recursive_halving", size, [[s] for s in sends], [[r] for r in recvs])
     for recv in recvs:
         np.testing.assert_array_equal(recv, expected)
-    for root in range(size):
+    for root in {0, size // 2, size - 1}:
         recv = np.zeros(n, np.int64)
         gets = [[recv] if r == root else [] for r in range(size)]
         run("Reduce", "recursive_halving", size, [[s] for s in sends], gets, root)
@@ -268,30 +263,6 @@ def test_gather_and_scatter(size, kind, in_place):
     for rank, block in enumerate(mine):
         if not in_place or rank != root:
             np.testing.assert_array_equal(block, values[rank])
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(2, 6),
-    st.integers(0, 20 * CHUNK),
-    st.sampled_from(ALGORITHMS["Allreduce"]),
-    st.integers(0, 2**32),
-    st.booleans(),
-)
-def test_any_order_of_operations(size, n, algorithm, seed, in_place):
-    sends = [data(r, n) for r in range(size)]
-    expected = sum(sends)
-    recvs = sends if in_place else [np.zeros(n, np.int64) for _ in range(size)]
-    run(
-        "Allreduce",
-        algorithm,
-        size,
-        [[] if in_place else [s] for s in sends],
-        [[r] for r in recvs],
-        seed=seed,
-    )
-    for recv in recvs:
-        np.testing.assert_array_equal(recv, expected)
 
 
 def test_lost_message_is_noticed():
