@@ -6,7 +6,7 @@ FILE`` in a copy of the repository with what ``make carry`` has built, in ``carr
 In an order in which each part is worth having if the rest fails: what can be imported, MPI without a GPU,
 the device and its copies, loading, one launch of each codec's kernels with its bytes, collectives of 2 ranks,
 the limit that driver and MPI set, random calls, some of it between the lab's two hosts, torch's backend, DDP
-and FSDP2, WeightSync, checkpoints, tests/gpu, codecs timed at a size at which their bytes are compared too,
+and FSDP2, WeightSync, checkpoints, tests of bytes, codecs timed at a size at which bytes are compared too,
 host time per chunk, bytes just below 4 GiB, NCCL over sockets, compute-sanitizer, ncu, and nvCOMP. Each is a
 process of its own with a limit, so that what hangs, or breaks the device for its process, costs one row. Of
 codec and type a pair that hung is not tried again; one whose bytes are not the CPU's goes through memcheck.
@@ -51,6 +51,7 @@ BUDGET, LIMIT, PRINTED = 200.0, 20.0, 10_000
 STATUSES = {"ok": 0, "refused": 0, "skipped": 0, "failed": 1, "timeout": 4, "missing": 8}
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FAKE = "--fake"
+TESTS = "tests/serial/test_devices_bytes.py"
 SPECS = (
     "zfp:rate=8",
     "raw",
@@ -353,14 +354,15 @@ def run_mpi(check: Check) -> None:
 
 
 def run_tests(check: Check) -> None:
-    """tests/gpu, of which some have to pass: without a GPU all are skipped."""
+    """The tests of codecs' bytes, of which some have to pass: without a GPU all are skipped."""
     parallel = ("-n", "4") if _installed("xdist") else ()
     report = (
         check.path.with_name(f"{check.path.stem}-tests.xml") if check.path is not None else Path(os.devnull)
     )
     command = python(
         "pytest",
-        "tests/gpu",
+        TESTS,
+        "--gpu",
         "-o",
         "addopts=",
         "-o",
@@ -374,7 +376,7 @@ def run_tests(check: Check) -> None:
     )
     status, tail = execute(command, max(check.left - 3, 1))
     passed = status == 0 and " passed" in tail[-200:]
-    row = {"what": "tests/gpu", "status": "timeout" if status is None else "ok" if passed else "failed"}
+    row = {"what": TESTS, "status": "timeout" if status is None else "ok" if passed else "failed"}
     last = tail.rpartition("\n")[2].strip("= ")
     check.add("tests", {**row, "counts": last} if passed else {**row, "tail": tail})
 

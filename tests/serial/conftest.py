@@ -11,12 +11,26 @@ from compcoll.core import _cpu
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--gpu", action="store_true", help="run test_devices_bytes.py on a GPU, by CuPy")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems():
+def pytest_collection_modifyitems(config, items):
     """Load the library that stands for NVIDIA's, where tests need one, before the engine looks for that."""
-    driver = sys.modules.get("standin_driver")
-    if driver is not None and driver.compiler():
-        driver.load()
+    if config.getoption("gpu", False):
+        for (
+            item
+        ) in items:  # CuPy's and torch's warnings are none of ours, wherever they say that they come from
+            item.add_marker(pytest.mark.filterwarnings("default"))
+            item.add_marker(pytest.mark.filterwarnings("error::RuntimeWarning:compcoll"))
+        return
+    need = any({"cupy", "device"} & set(getattr(item, "fixturenames", ())) for item in items)
+    if need or "standin_driver" in sys.modules:
+        from standin_driver import compiler, load
+
+        if compiler():
+            load()
 
 
 @pytest.fixture(params=_cpu.available_levels())
@@ -48,6 +62,29 @@ def outside(monkeypatch):
 
     for mark in launch._MARKS:
         monkeypatch.delenv(mark, raising=False)
+
+
+@pytest.fixture
+def cupy(request):
+    """CuPy of this machine with ``--gpu``, or what stands for it."""
+    if request.config.getoption("gpu", False):
+        from compcoll.devices import cuda
+
+        if not cuda.is_usable():
+            pytest.skip("needs CuPy and an NVIDIA GPU")
+        yield pytest.importorskip("cupy")
+        return
+    from executor import compiler, seeds
+    from standin import Device, installed
+
+    if not compiler():
+        pytest.skip("needs g++ on x86-64")
+    with installed() as module:
+        device = Device(seed=next(seeds()))
+        module.launches = lambda: sum(device.launches.values())
+        yield module
+        device.drain()
+        assert device.sound()
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def test_all_parts_in_their_order(tmp_path, monkeypatch):
     found = [row for (part, _), row in rows.items() if part == "torch"]
     assert {row["status"] for row in found} == {"ok" if find_spec("torch") else "missing"}
     assert len(found) == (15 if find_spec("torch") else 1)
-    assert rows["tests", "tests/gpu"]["status"] == "failed"
+    assert rows["tests", gpu_check.TESTS]["status"] == "failed"
     assert rows["sanitizer", "racecheck"]["status"] == "failed"
     assert rows["ncu", "mpc_encode_32"]["us"] == 12.5
     assert rows["nvcomp", "nvCOMP"]["status"] == "missing"
@@ -209,17 +209,16 @@ def test_from_an_archive_in_an_empty_folder_without_network(tmp_path):
 
 @pytest.mark.exhaustive
 def test_warnings_of_others_fail_no_test_on_a_gpu(tmp_path):
-    """Under ``filterwarnings = error``, with the conftest of tests/gpu and a GPU that there is not."""
+    """Under ``filterwarnings = error``, with the conftest of tests/serial and its option."""
     gpu = tmp_path / "gpu"
     gpu.mkdir()
-    source = (ROOT / "tests" / "gpu" / "conftest.py").read_text()
-    (gpu / "conftest.py").write_text(f"{source}\n\ncuda.is_usable = lambda: True\n")
+    shutil.copy(ROOT / "tests" / "serial" / "conftest.py", gpu)
     (gpu / "test_it.py").write_text(
         "import warnings\n\ndef test_it():\n    warnings.warn('of CuPy')\n"
         "    warnings.warn('old', DeprecationWarning)\n"
     )
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(gpu)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--gpu", str(gpu)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "1 passed, 2 warnings" in done.stdout
 

@@ -1,4 +1,4 @@
-"""What is written for CuPy, the tests for a GPU, and the rules of NVIDIA's driver, on what stands for it."""
+"""What is written for CuPy, and the rules of NVIDIA's driver, on what stands for it."""
 
 import ctypes
 import os
@@ -9,57 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from executor import compiler
-from floats import same
-from standin import Device, RawModule, Stream, installed
+from floats import same, values
+from standin import Device, RawModule, Stream
 
 import compcoll
 from benchmarks import gpu_host
 from compcoll import codec
 from compcoll.core import _gpu, dtypes
 from compcoll.devices import cuda, nvrtc
+from compcoll.devices.kernels import MODULES
 from compcoll.devices.memory import wrap
-
-sys.path.append(str(Path(__file__).parents[1] / "gpu"))
-import test_on_device as on_device
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="needs g++ on x86-64")
 
 
-@pytest.fixture
-def cupy(monkeypatch):
-    monkeypatch.setattr(on_device, "SIZES", [1, 5, 129, 1100])
-    monkeypatch.setattr(on_device, "LARGE", 1 << 12)
-    with installed() as module:
-        device = Device()
-        yield module
-        device.drain()
-        assert device.sound()
-
-
-@pytest.mark.parametrize("spec", ["zfp:rate=8", "szp", "lossless", "int4", "mpc:dim=3"])
-@pytest.mark.parametrize("dtype", on_device.FLOATS, ids=str)
-def test_bytes(cupy, spec, dtype):
-    on_device.test_bytes_are_those_of_the_cpu(cupy, spec, dtype)
-
-
-def test_the_rest(cupy):
-    on_device.test_blocks_of_two_and_three_dimensions(cupy, 8, "f4", (5, 7))
-    on_device.test_arrays_at_any_element(cupy, "zfp:rate=8")
-    on_device.test_kernels_come_after_what_is_in_the_current_stream(cupy)
-    on_device.test_values_that_are_not_finite_go_lossless(cupy)
-    on_device.test_chunks_of_one_call(cupy, "zfp:rate=8", False)
-    on_device.test_chunks_of_one_call(cupy, "lossless", True)
-
-
-@pytest.mark.parametrize("dtype", on_device.FLOATS, ids=str)
-def test_values_are_finite(dtype):
-    """Those of the tests on a GPU, which nobody sees here at full size."""
-    for n in (100_003, 1 << 20):
-        assert np.isfinite(on_device.values(dtype, n, n).view(dtypes.real_dtype(dtype))).all()
-
-
 def test_arrays_of_another_device_than_the_current_one(cupy):
-    array = on_device.values(np.dtype("f4"), 1000)
+    array = values(np.dtype("f4"), 1000)
     memory = wrap(Device(1).array(array))
     assert memory.gpu == 1
     frame = codec("szp:abs=1e-2").encode(memory)
@@ -80,12 +45,12 @@ def test_what_is_not_contiguous_is_copied(cupy):
 
 
 def test_cupy_arrays_of_bfloat16(cupy):
-    array = on_device.values(dtypes.BFLOAT16, 500)
+    array = values(dtypes.BFLOAT16, 500)
     frame = codec("zfp:rate=8").encode(cupy.asarray(array))
     assert same(cupy.asnumpy(frame), codec("zfp:rate=8").encode(array))
-    values = compcoll.decode(frame)
-    assert values.dtype == dtypes.BFLOAT16
-    assert same(cupy.asnumpy(values), compcoll.decode(cupy.asnumpy(frame)))
+    decoded = compcoll.decode(frame)
+    assert decoded.dtype == dtypes.BFLOAT16
+    assert same(cupy.asnumpy(decoded), compcoll.decode(cupy.asnumpy(frame)))
     cupy.__version__ = "13.6.0"
     with pytest.raises(TypeError, match=r"CuPy 13\.6\.0 has no bfloat16"):
         compcoll.decode(frame)
@@ -116,17 +81,17 @@ def test_types_of_torch_that_frames_do_not_hold():
 
 def test_the_stream_that_values_come_from_is_waited_for(cupy):
     """Version 3 of the interface: 1 is the default stream, no stream at all is nothing to wait for."""
-    device, values = Device(), np.arange(1000, dtype="f4")
-    host, other = codec("bfp").encode(values), Stream(device)
-    codec("bfp").encode(device.array(values))  # from here on no kernel is loaded
+    device, late = Device(), np.arange(1000, dtype="f4")
+    host, other = codec("bfp").encode(late), Stream(device)
+    codec("bfp").encode(device.array(late))  # from here on no kernel is loaded
     with Stream(device, non_blocking=True), other:
-        array = device.array(np.zeros_like(values))
-        device.fill_later(array, values)
+        array = device.array(np.zeros_like(late))
+        device.fill_later(array, late)
     assert same(codec("bfp").encode(Described(array, stream=other.ptr)).get(), host)
     with other:
-        array = device.array(np.zeros_like(values))
+        array = device.array(np.zeros_like(late))
         with Stream(device, 0):
-            device.fill_later(array, values)
+            device.fill_later(array, late)
         assert same(codec("bfp").encode(Described(array, stream=1)).get(), host)
     other.hold()
     for changes in ({"stream": None}, {}):
@@ -175,7 +140,7 @@ def test_a_module_that_cannot_be_loaded_is_compiled(cupy, tmp_path, monkeypatch)
     monkeypatch.setenv("COMPCOLL_CUBINS", str(tmp_path))
     for name in ("zfp", "frame"):
         nvrtc.cubin_path(tmp_path, name, "sm_90").write_bytes(b"of another GPU")
-    array, begun = on_device.values(np.dtype("f4"), 1000), len(RawModule.compiled)
+    array, begun = values(np.dtype("f4"), 1000), len(RawModule.compiled)
     with pytest.warns(RuntimeWarning) as found:
         frame = codec("zfp:rate=8").encode(cupy.asarray(array))
     said = [str(one.message) for one in found]
@@ -194,8 +159,8 @@ def test_frames_and_values_for_torch_are_torch_s_memory(cupy, monkeypatch):
         is_cuda = True
         device = property(lambda self: torch.device("cuda", 0))
 
-    def tensor(values):
-        array = device.array(values)
+    def tensor(given):
+        array = device.array(given)
         kept.append(array)
         return torch.from_numpy(array.layout).as_subclass(OnGpu)
 
@@ -205,7 +170,7 @@ def test_frames_and_values_for_torch_are_torch_s_memory(cupy, monkeypatch):
 
     kept = []
     monkeypatch.setattr(torch, "empty", empty)
-    array = on_device.values(np.dtype("f4"), 1000)
+    array = values(np.dtype("f4"), 1000)
     frame = codec("bfp:bits=9").encode(given := tensor(array))
     out = compcoll.decode(frame)
     assert made == [given.device] * 2
@@ -215,19 +180,11 @@ def test_frames_and_values_for_torch_are_torch_s_memory(cupy, monkeypatch):
     assert out.dtype == torch.float32
 
 
-@pytest.mark.parametrize("spec", ["zfp:rate=8", "szp:abs=1e-3", "bfp", "int8", "mpc", "float", "raw"])
-@pytest.mark.parametrize("dtype", ["f4", "f8", "c8"])
-def test_elements_between_their_addresses_are_coded_on_the_host(cupy, spec, dtype):
-    array = on_device.values(np.dtype(dtype), 500)
-    device = Device()
-    block = wrap(device.array(np.zeros(array.nbytes + 1, np.uint8)))[1:].view(array.dtype)
-    block.write(array)
-    frame = codec(spec).encode(block)
-    assert same(frame, codec(spec).encode(array))
-    assert not device.launches
-    compcoll.decode(frame, block)
-    assert same(block, compcoll.decode(np.asarray(frame)))
-    assert not device.launches
+def test_sources_are_one_text():
+    for name in MODULES:
+        text = nvrtc.source(name)
+        assert '#include "' not in text
+        assert text.count("struct Job {") == 1
 
 
 def test_host_time_is_measured_without_a_gpu():
