@@ -41,7 +41,8 @@ def encode(codec: Codec, array: Any, out: Any, carried: float, checksum: bool) -
     if out is not None and _memory(out).nbytes < need:
         raise ValueError(f"out has {_memory(out).nbytes} bytes, and encoding needs {need}")
     coding = codec.coding(memory.dtype)
-    if not memory.size or not shape or not coding.is_compiled:
+    is_flat = len(shape) == 3 and shape[1] == 1  # which the engine takes for two dimensions
+    if not memory.size or not shape or is_flat or not coding.is_compiled:
         frame = coding.encode(np.asarray(memory).reshape(shape), None, carried, checksum)
         return _written(array, frame, out)
     operation = _gpu.Operation(memory.gpu, coding, streams_of(array, out))

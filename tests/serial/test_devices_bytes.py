@@ -136,7 +136,7 @@ def test_bits_of_bfp_that_the_compiler_knows(cupy, bits, dtype):
 @pytest.mark.parametrize(("rate", "dtype"), BLOCKS, ids=str)
 def test_blocks_of_two_and_three_dimensions(cupy, large, rate, dtype):
     """Smooth and noisy parts, and a corner of zeros; and values of every exponent side by side."""
-    shapes = [(1, 1), (5, 7), (9, 130), (3, 5, 6), (2, 9, 41)]
+    shapes = [(1, 1), (5, 7), (9, 130), (1, 1, 1), (3, 1, 5), (3, 5, 6), (2, 9, 41)]
     for shape in [*shapes, (301, 400), (41, 64, 130)] if large > 1 << 20 else shapes:
         rng = np.random.default_rng(0)
         noise = rng.standard_normal(shape) * 2.0 ** rng.integers(-12, 2, shape)
