@@ -30,7 +30,7 @@ ON_THREE = "checkpoint|objects|policy_auto|" * (MPI.COMM_WORLD.size == 3)
 #: Files that a sample leaves out: on more than two ranks of MPICH, those whose tests say there what they say
 #: on two; on other libraries, those of what stands above MPI.
 LEFT_OUT = re.compile(
-    f"{ON_THREE}benchmarks_demo|codecs_shapes|datatypes|delta|devices_(?!operations).*|engine_damage"
+    f"{ON_THREE}codecs_shapes|datatypes|delta|devices_(?!operations).*|engine_damage"
     "|layer|layer_(arguments|first_messages|small_calls)|summary"
     if ON_MPICH
     else "benchmarks_.*|codecs_.*|devices_(chunks|order|repeats|schedules)|engine_damage|policy_auto"
