@@ -7,9 +7,9 @@ In an order in which each part is worth having if the rest fails: what can be im
 the device and its copies, loading, one launch of each codec's kernels with its bytes, collectives of 2 ranks,
 the limit that driver and MPI set, random calls, some of it between the lab's two hosts, torch's backend, DDP
 and FSDP2, WeightSync, checkpoints, tests of bytes, codecs timed at a size at which bytes are compared too,
-host time per chunk, bytes just below 4 GiB, NCCL over sockets, compute-sanitizer, ncu, and nvCOMP. Each is a
-process of its own with a limit, so that what hangs, or breaks the device for its process, costs one row. Of
-codec and type a pair that hung is not tried again; one whose bytes are not the CPU's goes through memcheck.
+host time per chunk, bytes just below 4 GiB, and compute-sanitizer: `PARTS`. Each is a process of its own
+with a limit, so that what hangs, or breaks the device for its process, costs one row. Of codec and type a
+pair that hung is not tried again; one whose bytes are not the CPU's goes through memcheck.
 
 A row is a line of JSON, printed and appended to ``benchmarks/results/<gpu>-<date>.jsonl`` at once. Its status
 is ``ok``, ``refused`` (the codec cannot carry these values, and the CPU's does not either), ``skipped``,
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import csv
 import json
 import os
 import platform
@@ -36,7 +35,7 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
@@ -68,30 +67,6 @@ SPECS = (
 TYPES = ("float32", "float64", "float16", "bfloat16")
 #: Codecs whose kernels wait for each other need many blocks of threads; the others are looked at first.
 LARGE = (("zfp:rate=8", "float32"), ("raw", "float32"), ("mpc", "float32"), ("szp:abs=1e-3", "float32"))
-#: Parts, and the seconds that each adds to those within which it has to be done: what one leaves others have.
-SECONDS = {
-    "imports": 10,
-    "mpi": 7,
-    "device": 3,
-    "load": 3,
-    "launch": 9,
-    "collectives": 18,
-    "limit": 5,
-    "random": 10,
-    "lab": 31,
-    "torch": 15,
-    "training": 12,
-    "weights": 7,
-    "checkpoints": 7,
-    "tests": 10,
-    "times": 12,
-    "host": 3,
-    "large": 6,
-    "nccl": 16,
-    "sanitizer": 8,
-    "ncu": 6,
-    "nvcomp": 2,
-}
 IMPORTS = {
     "numpy": "import numpy as it",
     "mpi4py": "import mpi4py as it; from mpi4py import MPI; more['mpi'] = MPI.Get_library_version()[:60]",
@@ -100,18 +75,19 @@ IMPORTS = {
     "torch": "import torch as it; more['cuda'], more['gpu'] = it.version.cuda, it.cuda.is_available()",
 }
 #: What a summary has before other figures.
-FIRST = ("machine", "device", "times", "collectives", "limit", "lab", "training", "nccl")
+FIRST = ("machine", "device", "times", "collectives", "limit", "lab", "training")
 #: Without these nothing of a GPU can be tried.
 NEEDED = ("compcoll", "cupy")
 #: Programs between the lab's hosts, each with the rate of the links in Gb/s.
 LAB: tuple[tuple[int, tuple[str, ...]], ...] = (
-    (25, ("benchmarks.gpu_collectives", "--brief")),
-    (25, ("benchmarks.gpu_limit", "--brief")),
-    (10, ("benchmarks.gpu_collectives", "--brief")),
-    (10, ("benchmarks.gpu_limit", "--brief")),
-    (25, ("benchmarks.gpu_torch", "--parts", "training")),
+    (25, ("gpu_collectives", "--brief")),
+    (25, ("gpu_limit", "--brief")),
+    (10, ("gpu_collectives", "--brief")),
+    (10, ("gpu_limit", "--brief")),
+    (25, ("gpu_torch", "--part", "training")),
 )
-NCCL = tuple((gbit, ("benchmarks.gpu_torch", "--parts", "nccl")) for gbit in (25, 10))
+#: Programs of random calls, whose buffers are on GPUs on some of the ranks.
+RANDOM = ROOT / "tests" / "mpi" / "random_programs.py"
 NO_LAB, TIMED_OUT = 69, 124  # exit statuses of `netlab`: this machine cannot have one; it has ended ranks
 #: Ways to start MPI, all but the first for a machine without any network.
 LOCAL: tuple[dict[str, str], ...] = (
@@ -130,14 +106,6 @@ if comm.rank == 0:
     row = {"what": "2 ranks of the host", "status": "ok" if right else "failed", "ranks": comm.size}
     print(json.dumps(row), flush=True)
 """
-#: What ncu is asked for, by the name of it in a row.
-METRICS = {
-    "us": "gpu__time_duration.sum",
-    "memory %": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-    "processors %": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    "instructions": "smsp__inst_executed.sum",
-    "occupancy %": "sm__warps_active.avg.pct_of_peak_sustained_active",
-}
 
 
 class Check:
@@ -149,6 +117,7 @@ class Check:
         self.rows: list[dict[str, Any]] = []
         self.saved = 0
         self.hung: set[str] = set()  # "codec type"
+        self.pairs = [(spec, kind) for spec in SPECS for kind in TYPES]
         self.end = seconds
         self._lock = threading.Lock()
 
@@ -401,22 +370,41 @@ def run_ranks(
     if gbit:
         hosts = ["--hosts", str(ranks), "--gbit", str(gbit), "--timeout", str(seconds)]
         command = [*python("benchmarks.netlab", *hosts), "--"]
-    command += [sys.executable, "-m", "mpi4py", "-m", module, *more]
+    command += [sys.executable, "-m", "mpi4py", "-m", f"benchmarks.{module}", *more]
     command += ["--seconds", str(seconds * 0.8), *check.fake]
     return check.run(part, what, command, seconds + (2 if gbit else 0), f", {gbit} Gb/s" if gbit else "")
 
 
-def run_lab(check: Check, part: str, programs: Sequence[tuple[int, tuple[str, ...]]]) -> None:
+def run_lab(check: Check) -> None:
     """Programs on two hosts of the lab, as long as the machine can have one."""
-    for i, (gbit, words) in enumerate(programs):
-        if run_ranks(check, part, *words, share=1 / (len(programs) - i), gbit=gbit) == ["missing"] and not i:
+    for i, (gbit, words) in enumerate(LAB):
+        if run_ranks(check, "lab", *words, share=1 / (len(LAB) - i), gbit=gbit) == ["missing"] and not i:
             return
 
 
 def run_random(check: Check) -> None:
-    """Random calls, on an even number of ranks and on an odd one."""
+    """Random programs, on an even number of ranks and on an odd one, which say how many of them differ."""
+    mpiexec = shutil.which("mpiexec")
     for ranks, share in ((2, 0.6), (3, 1.0)):
-        run_ranks(check, "random", "benchmarks.gpu_random", ranks=ranks, share=share)
+        row = {"what": f"random programs of {ranks} ranks", "status": "missing", "why": "no mpiexec"}
+        if mpiexec is not None:
+            seconds = max((check.left - 3) * share, 1)
+            more = ["--gpus", "--count", "1000000", "--minutes", str(seconds / 80)]
+            more += ["--devices"] if check.fake else []
+            command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", str(RANDOM), *more]
+            status, tail = execute(command, seconds)
+            found = {None: "timeout", 0: "ok"}.get(status, "failed")
+            row |= {"status": found, "why": "", "tail": tail}
+        check.add("random", row)
+
+
+def run_pairs(
+    check: Check, part: str, at_once: int, some: Sequence[tuple[str, str]] = (), limit: float | None = None
+) -> None:
+    """A part of each codec and type, or of some, several at once."""
+    chosen = [pair for pair in check.pairs if not some or pair in some]
+    with ThreadPoolExecutor(at_once) as threads:
+        list(threads.map(lambda pair: check.pair(part, *pair, limit=limit), chosen))
 
 
 def run_sanitizer(check: Check) -> None:
@@ -434,47 +422,27 @@ def run_sanitizer(check: Check) -> None:
         list(threads.map(run, TOOLS))
 
 
-def run_ncu(check: Check) -> None:
-    """One launch of each kernel, counted by NVIDIA's profiler."""
-    tool = find_tool("ncu")
-    if tool is None:
-        check.add("ncu", {"what": "ncu", "status": "missing", "why": "not installed"})
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "ncu.csv"
-        command = [
-            tool,
-            "--csv",
-            "--log-file",
-            str(log),
-            "--metrics",
-            ",".join(METRICS.values()),
-            *python("benchmarks.gpu_kernels", "profile"),
-            *check.fake,
-        ]
-        check.run("ncu", "ncu", command, check.left - 3)
-        rows = list(read_ncu(log.read_text(errors="replace"))) if log.exists() else []
-    for row in rows:
-        check.add("ncu", {**row, "status": "ok"})
-    if not rows:
-        check.add("ncu", {"what": "kernels", "status": "failed", "why": "ncu has counted none"})
-
-
-def read_ncu(text: str) -> Iterator[dict[str, Any]]:
-    """A row for each kernel of a profile in CSV, which others' lines may precede."""
-    lines = text.splitlines()
-    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
-    names = {metric: name for name, metric in METRICS.items()}
-    kernels: dict[str, dict[str, Any]] = {}
-    for entry in csv.DictReader(lines[start:]):
-        name, unit = names.get(entry.get("Metric Name", ""), ""), entry.get("Metric Unit", "")
-        if not name:
-            continue
-        value = float(entry["Metric Value"].replace(",", ""))
-        scale = {"nsecond": 1e-3, "ns": 1e-3, "msecond": 1e3, "ms": 1e3}.get(unit, 1) if name == "us" else 1
-        kernel = entry["Kernel Name"].partition("(")[0]
-        kernels.setdefault(kernel, {"what": kernel}).setdefault(name, value * scale)
-    yield from kernels.values()
+#: Seconds that each part adds to those within which it has to be done, and what it does: what one leaves
+#: others have.
+PARTS: dict[str, tuple[int, Callable[[Check], Any]]] = {
+    "imports": (10, run_imports),
+    "mpi": (7, run_mpi),
+    "device": (3, lambda check: check.kernels("device", limit=60)),
+    "load": (3, lambda check: check.kernels("load", limit=60)),
+    "launch": (10, lambda check: run_pairs(check, "launch", 6)),
+    "collectives": (18, lambda check: run_ranks(check, "collectives", "gpu_collectives")),
+    "limit": (5, lambda check: run_ranks(check, "limit", "gpu_limit")),
+    "random": (20, run_random),
+    "lab": (36, run_lab),
+    "torch": (18, lambda check: run_ranks(check, "torch", "gpu_torch")),
+    "training": (12, lambda check: run_ranks(check, "training", "gpu_torch", "--part", "training")),
+    "weights": (12, lambda check: run_ranks(check, "weights", "gpu_torch", "--part", "weights")),
+    "tests": (13, run_tests),
+    "times": (12, lambda check: run_pairs(check, "times", 4)),  # one at a time has the GPU: `Machine.alone`
+    "host": (3, lambda check: check.kernels("host")),
+    "large": (6, lambda check: run_pairs(check, "large", 2, LARGE, 60)),
+    "sanitizer": (12, run_sanitizer),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -487,7 +455,7 @@ def main(arguments: list[str] | None = None) -> int:
     check = Check(options.out, options.seconds, options.limit, options.fake)
     specs = options.codecs.split(",") if options.codecs else SPECS
     kinds = options.types.split(",") if options.types else TYPES
-    pairs = [(spec, kind) for spec in specs for kind in kinds]
+    check.pairs = [(spec, kind) for spec in specs for kind in kinds]
     about = {
         **machine(),
         "python": platform.python_version(),
@@ -495,43 +463,15 @@ def main(arguments: list[str] | None = None) -> int:
         "command": " ".join(sys.argv),
     }
 
-    def each(part: str, some: Sequence[tuple[str, str]], at_once: int, limit: float | None = None) -> None:
-        with ThreadPoolExecutor(at_once) as threads:
-            list(threads.map(lambda pair: check.pair(part, *pair, limit=limit), some))
-
-    parts: dict[str, Callable[[], Any]] = {
-        "imports": lambda: run_imports(check),
-        "mpi": lambda: run_mpi(check),
-        "device": lambda: check.kernels("device", limit=60),
-        "load": lambda: check.kernels("load", limit=60),
-        "launch": lambda: each("launch", pairs, 6),
-        "collectives": lambda: run_ranks(check, "collectives", "benchmarks.gpu_collectives"),
-        "limit": lambda: run_ranks(check, "limit", "benchmarks.gpu_limit"),
-        "random": lambda: run_random(check),
-        "lab": lambda: run_lab(check, "lab", LAB),
-        "torch": lambda: run_ranks(check, "torch", "benchmarks.gpu_torch"),
-        **{
-            part: lambda part=part: run_ranks(check, part, "benchmarks.gpu_torch", "--parts", part)
-            for part in ("training", "weights", "checkpoints")
-        },
-        "tests": lambda: run_tests(check),
-        "times": lambda: each("times", pairs, 4),  # of which one at a time has the GPU: `Machine.alone`
-        "host": lambda: check.kernels("host"),
-        "large": lambda: each("large", [pair for pair in LARGE if pair in pairs], 2, 60),
-        "nccl": lambda: run_lab(check, "nccl", NCCL),
-        "sanitizer": lambda: run_sanitizer(check),
-        "ncu": lambda: run_ncu(check),
-        "nvcomp": lambda: check.kernels("nvcomp", limit=30),
-    }
-    chosen = options.parts.split(",") if options.parts else list(parts)
+    chosen = options.parts.split(",") if options.parts else list(PARTS)
     check.add("machine", {"what": "host", "status": "ok", **about})
-    allowed = sum(SECONDS[part] for part in chosen)
+    allowed = sum(PARTS[part][0] for part in chosen)
     check.end = 0.0
     with tempfile.NamedTemporaryFile() as lock:
         os.environ["COMPCOLL_GPU_LOCK"] = lock.name
         for part in chosen:
-            check.end += check.seconds * SECONDS[part] / allowed
-            parts[part]()
+            check.end += check.seconds * PARTS[part][0] / allowed
+            PARTS[part][1](check)
             if part == "mpi" and not options.fake and (problem := without_gpu(check)):
                 print(f"gpu-check needs an NVIDIA GPU and CuPy (pip install 'compcoll[cuda13]'): {problem}")
                 return 2

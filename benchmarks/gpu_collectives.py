@@ -7,8 +7,6 @@ and MPI in between. Speed-ups are over these.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 import compcoll
-from benchmarks.gpu_machine import FAKE, Machine, open_machine
+from benchmarks.gpu_machine import Machine, arguments, is_late, open_machine, report, size_of, slowest
 
 SPECS = ("none", "lossless", "bfp:bits=7", "bfp:bits=14", "zfp:rate=8", "szp:abs=1e-3", "mpc")
 FEW = ("none", "lossless", "bfp:bits=7")
@@ -28,10 +26,8 @@ UP, DOWN, ACROSS = 1, 2, 3  # kinds of copies
 
 def main() -> None:
     """Measure until the time is over."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser = arguments(60)
     parser.add_argument("--brief", action="store_true", help="two sizes, few codecs, all ranks on GPUs")
-    parser.add_argument(FAKE, action="store_true")
     options = parser.parse_args()
     comm = MPI.COMM_WORLD
     machine, end = open_machine(options.fake, comm.rank), time.monotonic() + options.seconds
@@ -40,18 +36,9 @@ def main() -> None:
     if not options.brief:
         cases += [(op, machine.messages[0], True) for op in ("Alltoall", "Bcast")]
     for op, nbytes, alone in cases:
-        if comm.bcast(time.monotonic() > end, 0):
-            what = f"{op}, {comm.size} ranks, {_size(nbytes)}"
-            report(comm, {"what": what, "status": "timeout", "why": "no time left"})
-            continue
-        for row in measure(comm, machine, op, nbytes, alone, options.brief):
-            report(comm, row)
-
-
-def report(comm: MPI.Comm, row: dict[str, Any]) -> None:
-    """Print a row."""
-    if comm.rank == 0:
-        print(json.dumps(row), flush=True)
+        if not is_late(end, f"{op}, {comm.size} ranks, {size_of(nbytes)}"):
+            for row in measure(comm, machine, op, nbytes, alone, options.brief):
+                report(row)
 
 
 def measure(
@@ -60,8 +47,8 @@ def measure(
     """Rows of one operation and size; with ``alone`` all ranks but 0 have host memory."""
     arrays = Arrays(comm, machine, op, nbytes, not alone or comm.rank == 0)
     repeats = machine.repeats * min(max(machine.messages[0] // nbytes, 1), 10)
-    end = f"{_size(nbytes)}{', rank 0 alone on the GPU' * alone}"
-    hand, expected = _slowest(comm, by_hand(comm, machine, op, arrays), repeats), arrays.host[1].copy()
+    end = f"{size_of(nbytes)}{', rank 0 alone on the GPU' * alone}"
+    hand, expected = slowest(by_hand(comm, machine, op, arrays), repeats), arrays.host[1].copy()
     _call(comm, op, arrays.host[0], expected)
     right = all(comm.allgather(np.array_equal(arrays.result(), expected)))
     found = {"status": "ok"} if right else {"status": "failed", "why": "other values than MPI's"}
@@ -74,13 +61,13 @@ def measure(
         runs += [(spec, machine.chunks[-1]) for spec in SPECS if spec not in FEW and not brief]
     for spec, chunk in runs:
         row: dict[str, Any] = {"what": f"{op} {spec}, {end}", "status": "ok", "ranks": comm.size}
-        row |= {"chunk": _size(chunk)} if chunk else {}
+        row |= {"chunk": size_of(chunk)} if chunk else {}
         rule = {"codec": spec, **({"chunk_nbytes": chunk} if chunk else {})}
         ours = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]}, owner_exact=op == "Bcast")
         problem, same = "", False
         try:
             arrays.reset()
-            took = _slowest(comm, lambda c=ours: _call(c, op, *arrays.user), repeats)
+            took = slowest(lambda c=ours: _call(c, op, *arrays.user), repeats)
             about = ours.report
             result = arrays.result()
             _call(ours, op, *arrays.host)
@@ -210,22 +197,6 @@ def _call(comm: MPI.Intracomm, op: str, send: Any, recv: Any) -> None:
         comm.Bcast(recv, 0)
     else:
         getattr(comm, op)(send, recv)
-
-
-def _slowest(comm: MPI.Intracomm, call: Callable[[], Any], repeats: int) -> float:
-    """The shortest of several times, each that of the slowest rank."""
-    call()
-    times = []
-    for _ in range(repeats):
-        comm.Barrier()
-        begin = time.perf_counter()
-        call()
-        times.append(comm.allreduce(time.perf_counter() - begin, MPI.MAX))
-    return min(times)
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes >> 20} MiB" if nbytes >> 20 else f"{nbytes >> 10} KiB"
 
 
 if __name__ == "__main__":

@@ -130,16 +130,6 @@ class Stub:
         return best
 
 
-def frame(spec: str, n: int, payload_nbytes: int) -> np.ndarray:
-    """A frame whose checksum is 0, which is what kernels that do not run find."""
-    name, params = spec.partition(":")[0], compcoll.codec(spec).params(F4, (n,))
-    result = np.zeros(HEADER_NBYTES + payload_nbytes, np.uint8)
-    header = header_bytes(FrameInfo(name, F4, (n,), params, payload_nbytes))
-    result[:HEADER_NBYTES] = np.frombuffer(header, np.uint8)
-    result[76:80].view("<u4")[0] = _cpu.checksum(result[:76])
-    return result
-
-
 def measure(batches: tuple[int, ...] = BATCHES, repeats: int = 200) -> list[dict[str, Any]]:
     """Rows of each codec: microseconds for each chunk of a call of ``n`` chunks."""
     rows, size = [], NBYTES // 4

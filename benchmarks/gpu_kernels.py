@@ -16,10 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import kernel_jobs
 from benchmarks.gpu_check import SPECS, TYPES
-from benchmarks.gpu_machine import FAKE, Machine, open_machine
-from benchmarks.kernel_jobs import CHECKSUM, Batch, Block, problem
+from benchmarks.gpu_machine import FAKE, Machine, kernel_jobs, open_machine, size_of
 from compcoll import codec, decode, frame
 from compcoll.codecs.base import SLACK
 from compcoll.core import dtypes
@@ -28,7 +26,6 @@ from compcoll.devices import kernels
 __all__ = ["DTYPES", "PARTS", "SPECS", "main"]
 
 DTYPES = {name: dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name) for name in TYPES}
-NVCOMP = ("ANS", "Bitcomp", "Cascaded", "LZ4")
 #: Bytes of frames that differ that are kept, around the first that does.
 SAVED = 1 << 20
 SMALL = (1, 517, 20_003, 1 << 20)
@@ -77,11 +74,11 @@ def device(machine: Machine) -> None:
     begin = time.perf_counter()
     device.host(n + 1)  # of which no piece is idle
     report("pinned memory", **{"GB/s": n / (time.perf_counter() - begin) / 1e9})
-    batch = Batch(device_queue := device.queue(), 1)
+    batch = kernel_jobs.Batch(device_queue := device.queue(), 1)
     batch.jobs["src"], batch.jobs["nbytes"], batch.results["wanted"] = source.address, n, 1
     with device_queue as queue:
         batch.upload()
-        took = machine.seconds(queue, lambda: batch.launch(CHECKSUM))
+        took = machine.seconds(queue, lambda: batch.launch(kernel_jobs.CHECKSUM))
     report("checksum", **{"GB/s": n / took / 1e9})
 
 
@@ -104,12 +101,12 @@ class Pair:
         self.block = machine.array(values)
         self.frame = self.device.empty(frame.HEADER_NBYTES + values.nbytes + SLACK)
 
-    def encode(self, queue: Any) -> Batch:
+    def encode(self, queue: Any) -> kernel_jobs.Batch:
         """Start to encode; all that later launches need is there afterwards."""
-        block = Block(self.block.address, self.block.dtype, (self.block.size,))
+        block = kernel_jobs.Block(self.block.address, self.block.dtype, (self.block.size,))
         return kernel_jobs.encode(queue, self.codec, [block], [self.frame.address])
 
-    def decode(self, queue: Any, out: int) -> Batch:
+    def decode(self, queue: Any, out: int) -> kernel_jobs.Batch:
         """Start to decode."""
         return kernel_jobs.decode(queue, [self.info], [self.frame.address + frame.HEADER_NBYTES], [out])
 
@@ -133,7 +130,7 @@ class Pair:
         self.info = frame.inspect(mine)
         out, expected = self.device.empty(self.values.nbytes), np.empty_like(self.values)
         made = self._run(lambda queue: self.decode(queue, out.address), ctas)
-        if why := problem(self.info, made.results[0]):
+        if why := kernel_jobs.problem(self.info, made.results[0]):
             return {"why": why}
         decode(self.host, expected)
         found, bytes_ = self.device.fetch(out), expected.view(np.uint8)
@@ -143,7 +140,7 @@ class Pair:
             else {"why": "the values are not the CPU's", **difference(found, bytes_)}
         )
 
-    def _run(self, start: Callable[[Any], Batch], ctas: int | None) -> Batch:
+    def _run(self, start: Callable[[Any], kernel_jobs.Batch], ctas: int | None) -> kernel_jobs.Batch:
         with self.device.queue() as queue:
             queue.max_grid = ctas or queue.max_grid
             made = start(queue)
@@ -215,7 +212,7 @@ def times(machine: Machine, spec: str, dtype: np.dtype) -> None:
         for chunk in machine.chunks:
             batch = Chunks(pair, chunk, machine.batch_nbytes)
             report(
-                f"{what}, {batch.n} chunks of {_size(chunk)}",
+                f"{what}, {batch.n} chunks of {size_of(chunk)}",
                 **_speed(machine, batch.nbytes, batch.encode, batch.decode),
             )
 
@@ -233,10 +230,6 @@ def _speed(
     return row
 
 
-def _size(nbytes: int) -> str:
-    return f"{nbytes >> 20} MiB" if nbytes >> 20 else f"{nbytes >> 10} KiB"
-
-
 class Chunks:
     """A part of a pair's array in chunks that are coded together."""
 
@@ -245,7 +238,8 @@ class Chunks:
         self.nbytes, size = self.n * nbytes, nbytes // pair.values.itemsize
         self._codec, device = pair.codec, pair.device
         self._blocks = [
-            Block(pair.block.address + i * nbytes, pair.block.dtype, (size,)) for i in range(self.n)
+            kernel_jobs.Block(pair.block.address + i * nbytes, pair.block.dtype, (size,))
+            for i in range(self.n)
         ]
         room = -(-(frame.HEADER_NBYTES + nbytes + SLACK) // 128) * 128
         self._memory, self._out = device.empty(self.n * room), device.empty(self.nbytes)
@@ -257,11 +251,11 @@ class Chunks:
         heads = device.fetch(self._memory).reshape(self.n, room)[:, : frame.HEADER_NBYTES]
         self._infos = [frame.inspect(head.copy(), frame.HEADER_NBYTES + nbytes + SLACK) for head in heads]
 
-    def encode(self, queue: Any) -> Batch:
+    def encode(self, queue: Any) -> kernel_jobs.Batch:
         """Start to encode."""
         return kernel_jobs.encode(queue, self._codec, self._blocks, self._frames)
 
-    def decode(self, queue: Any) -> Batch:
+    def decode(self, queue: Any) -> kernel_jobs.Batch:
         """Start to decode."""
         return kernel_jobs.decode(
             queue, self._infos, [at + frame.HEADER_NBYTES for at in self._frames], self._outs
@@ -300,20 +294,6 @@ class Again:
             call()
 
 
-def profile(machine: Machine) -> None:
-    """Every kernel of float32 once, for a profiler."""
-    values = data(np.dtype("f4"), machine.batch_nbytes)
-    for spec in SPECS:
-        pair = Pair(machine, spec, values)
-        if not pair.compare():
-            with pair.device.queue() as queue:
-                kernel_jobs.decode(
-                    queue, [pair.info], [pair.frame.address + frame.HEADER_NBYTES], [pair.block.address], True
-                )
-                queue.wait()
-    report("kernels of float32, once each")
-
-
 def large(machine: Machine, spec: str, dtype: np.dtype) -> None:
     """Bytes just below the most that kernels take."""
     values = data(dtype, machine.large_nbytes)
@@ -334,38 +314,8 @@ def host(machine: Machine) -> None:
             report(f"{spec}, {n} chunks of {nbytes >> 10} KiB", **us)
 
 
-def nvcomp(machine: Machine) -> None:
-    """NVIDIA's own codecs on the same data, where their package is installed."""
-    try:
-        import cupy
-        from nvidia import nvcomp as theirs
-    except ImportError as error:
-        report("nvCOMP", "missing", why=str(error))
-        return
-    values = cupy.asarray(data(np.dtype("f4"), machine.nbytes).view(np.uint8))
-    for algorithm in NVCOMP:
-        try:
-            chosen, array = theirs.Codec(algorithm=algorithm), theirs.as_array(values)
-            made = chosen.encode(array)
-
-            def ended(call: Callable[[], Any]) -> Callable[[], None]:
-                return lambda: (call(), cupy.cuda.Device().synchronize())[1]  # its streams are its own
-
-            encode = machine.wall(ended(lambda c=chosen, a=array: c.encode(a)))
-            decode = machine.wall(ended(lambda c=chosen, m=made: c.decode(m)))
-            report(
-                f"nvCOMP {algorithm} float32",
-                ratio=values.nbytes / made.buffer_size,
-                **{"encode GB/s": values.nbytes / encode / 1e9, "decode GB/s": values.nbytes / decode / 1e9},
-            )
-        except Exception as error:  # its versions differ in what they offer
-            report(f"nvCOMP {algorithm}", "missing", why=f"{type(error).__name__}: {error}")
-
-
 def small(machine: Machine) -> None:
     """Every codec and type once, for the sanitizer."""
-    from compcoll import decode
-
     machine.without_pool()
     for dtype in DTYPES.values():
         for n in (1, 517, 20_003):
@@ -376,7 +326,7 @@ def small(machine: Machine) -> None:
 
 
 PARTS: dict[str, Callable[..., None]] = {
-    part.__name__: part for part in (device, load, launch, times, profile, large, host, nvcomp, small)
+    part.__name__: part for part in (device, load, launch, times, large, host, small)
 }
 
 

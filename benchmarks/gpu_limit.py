@@ -7,7 +7,6 @@ bytes of pinned memory. `offline_bundle` compiles it for machines without a comp
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import os
@@ -22,8 +21,7 @@ import numpy as np
 from mpi4py import MPI
 
 import compcoll
-from benchmarks.gpu_machine import FAKE, Machine, open_machine
-from benchmarks.kernel_jobs import grid
+from benchmarks.gpu_machine import Machine, arguments, is_late, kernel_jobs, open_machine, report, size_of
 from benchmarks.offline_bundle import compile_limit
 from compcoll import frame
 from compcoll.devices import kernels, nvrtc
@@ -99,7 +97,10 @@ class Limit:
         x = Exchange(block, chunk, encoded.nbytes if coded or not device else chunk, n)
         x.params[:], x.header[:] = about.params, head
         x.send, x.recv = (a.__cuda_array_interface__["data"][0] for a in (self.send, self.recv))
-        x.grid, x.threads = grid(self.encoder, n, self.machine.device.max_grid), self.encoder.threads
+        x.grid, x.threads = (
+            kernel_jobs.grid(self.encoder, n, self.machine.device.max_grid),
+            self.encoder.threads,
+        )
         x.rank, x.device, x.kernels = self.comm.rank, device, coded
         times, size = [], MPI._sizeof(MPI.COMM_WORLD)
         self.recv.set(np.zeros_like(self.values[0]))
@@ -117,7 +118,7 @@ class Limit:
                 other = np.concatenate([compcoll.decode(compcoll.codec(SPEC).encode(c)) for c in chunks])
             expected = (own, other) if self.comm.rank == 0 else (other, own)
             wrong = any(a.tobytes() != b.tobytes() for a, b in zip(found, expected, strict=True))
-        what = f"{name}, {_size(total)}" + f", chunks of {_size(chunk)}" * (chunk < block)
+        what = f"{name}, {size_of(total)}" + f", chunks of {size_of(chunk)}" * (chunk < block)
         row: dict[str, Any] = {"what": what, "status": "ok"}
         if any(self.comm.allgather(wrong)):
             row |= {"status": "failed", "why": "the values are not the CPU's"}
@@ -125,24 +126,14 @@ class Limit:
         return {**row, "wire bytes": x.frame * (block // chunk)}
 
 
-def _size(nbytes: int) -> str:
-    return f"{nbytes >> 20} MiB" if nbytes >> 20 else f"{nbytes >> 10} KiB"
-
-
 def main() -> None:
     """Measure until the time is over."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser = arguments(30)
     parser.add_argument("--brief", action="store_true", help="the largest size alone")
-    parser.add_argument(FAKE, action="store_true")
     options = parser.parse_args()
     comm, end = MPI.COMM_WORLD, time.monotonic() + options.seconds
     cases = dict(list(CASES.items())[:1]) if options.brief else CASES
     cases = {16 << 10: ()} if options.fake else cases
-
-    def report(row: dict[str, Any]) -> None:
-        if comm.rank == 0:
-            print(json.dumps(row), flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -163,8 +154,7 @@ def main() -> None:
     try:
         for total, sizes in cases.items():
             for chunk in (*(size << 20 for size in sizes), *(() if sizes else (total // 2,))):
-                if comm.bcast(time.monotonic() > end, 0):
-                    report({"what": f"limit, {_size(total)}", "status": "timeout", "why": "no time left"})
+                if is_late(end, f"limit, {size_of(total)}"):
                     return
                 report(limit.row(f"limit {SPEC}", total, chunk, True, True))
                 report(limit.row("MPI alone", total, chunk, False, False))

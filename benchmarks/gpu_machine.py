@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import fcntl
+import json
 import os
 import sys
 import time
@@ -19,9 +21,23 @@ from compcoll.devices import cuda
 from compcoll.devices.kernels import Kernel
 from compcoll.devices.memory import DeviceArray, wrap
 
-from .kernel_jobs import JOB
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "serial"))
 
-__all__ = ["FAKE", "Device", "Machine", "Queue", "open_machine"]
+import kernel_jobs
+
+__all__ = [
+    "FAKE",
+    "Device",
+    "Machine",
+    "Queue",
+    "arguments",
+    "is_late",
+    "kernel_jobs",
+    "open_machine",
+    "report",
+    "size_of",
+    "slowest",
+]
 
 #: The option that puts the tests' stand-in in the GPU's place, to try out everything but the GPU.
 FAKE = "--fake"
@@ -72,7 +88,7 @@ class Device:
 
 
 class Queue:
-    """`benchmarks.kernel_jobs.Launcher`, and copies; memory that they need stays until `wait` at least."""
+    """`kernel_jobs.Launcher`, and copies; memory that they need stays until `wait` at least."""
 
     def __init__(self, device: Device):
         self.device, self.max_grid, self._cuda = device, device.max_grid, device.cupy.cuda
@@ -247,7 +263,9 @@ class FakeQueue(Queue):
         super().launch(kernel, grid, jobs)
         if f"race={kernel.name}" in faults and grid[0] > 1:
             self.stream.synchronize()
-            job = np.frombuffer((ctypes.c_uint8 * JOB.itemsize).from_address(jobs), JOB)[0]
+            job = np.frombuffer(
+                (ctypes.c_uint8 * kernel_jobs.JOB.itemsize).from_address(jobs), kernel_jobs.JOB
+            )[0]
             ctypes.c_uint8.from_address(int(job["dst"]) + 7).value ^= 1
 
 
@@ -272,7 +290,6 @@ def open_machine(fake: bool, rank: int = 0) -> Machine:
     """The device of a rank; ranks share the GPUs that there are."""
     if not fake:
         return Machine(rank)
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "serial"))
     import standin
 
     standing_in = standin.installed()
@@ -280,3 +297,51 @@ def open_machine(fake: bool, rank: int = 0) -> Machine:
     machine = FakeMachine(rank)
     machine.standing_in = standing_in  # type: ignore[attr-defined]  # as long as this process
     return machine
+
+
+# -- what programs of several ranks share, which `gpu_check` starts
+
+
+def arguments(seconds: float) -> argparse.ArgumentParser:
+    """The options of all of them; ``seconds`` are those without that option."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=seconds)
+    parser.add_argument(FAKE, action="store_true")
+    return parser
+
+
+def report(row: dict[str, Any]) -> None:
+    """Print a row, at once and on one rank, so that it is not lost with what hangs."""
+    from mpi4py import MPI
+
+    if MPI.COMM_WORLD.rank == 0:
+        print(json.dumps(row), flush=True)
+
+
+def is_late(end: float, what: str) -> bool:
+    """Whether no time is left on rank 0, with a row that says so; collective."""
+    from mpi4py import MPI
+
+    late = MPI.COMM_WORLD.bcast(time.monotonic() > end)
+    if late:
+        report({"what": what, "status": "timeout", "why": "no time left"})
+    return late
+
+
+def slowest(call: Callable[[], Any], repeats: int) -> float:
+    """The shortest of several times, each that of the slowest rank."""
+    from mpi4py import MPI
+
+    call()
+    times = []
+    for _ in range(repeats):
+        MPI.COMM_WORLD.Barrier()
+        begin = time.perf_counter()
+        call()
+        times.append(MPI.COMM_WORLD.allreduce(time.perf_counter() - begin, MPI.MAX))
+    return min(times)
+
+
+def size_of(nbytes: int) -> str:
+    """A size as rows have it."""
+    return f"{nbytes >> 20} MiB" if nbytes >> 20 else f"{nbytes >> 10} KiB"

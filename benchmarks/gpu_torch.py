@@ -2,26 +2,23 @@
 
 Results are compared with those of the same tensors on the host, by gloo where nothing is lossy; times stand
 beside gloo's with copies to the host and back. Each row is printed as it is found, a line of JSON.
-``--parts`` chooses among the operations, steps of DDP and FSDP2, WeightSync, checkpoints, and NCCL over
-sockets, for which ranks on one GPU claim to be on hosts of their own.
+``--part`` chooses among the operations, steps of DDP and FSDP2, and weights that WeightSync and checkpoints
+bring.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 
-from benchmarks.gpu_machine import FAKE, Machine, open_machine
+from benchmarks.gpu_machine import Machine, arguments, is_late, open_machine, report, slowest
 
 WORLD = MPI.COMM_WORLD
 SPECS = ("lossless", "bfp:bits=6")
@@ -30,27 +27,13 @@ SUMS = ("all_reduce", "reduce_scatter")
 #: Cycles of a kernel that only waits: some 50 ms, in which nothing of the host would be slow enough.
 CYCLES = 100_000_000
 LAYERS, WIDTH, BATCH, STEPS = 6, 2048, 64, 6
-#: For NCCL, which takes two ranks on one GPU where they say that it is two, or are allowed to share it.
-NCCL = {
-    "NCCL_HOSTID": f"rank{WORLD.rank}",
-    "NCCL_MULTI_RANK_GPU_ENABLE": "1",
-    "NCCL_NET": "Socket",
-    "NCCL_P2P_DISABLE": "1",
-    "NCCL_SHM_DISABLE": "1",
-}
 
 
 def main() -> None:
     """Try everything, until the time is over."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument(
-        "--parts", default="operations", help="with commas between: training, weights, checkpoints, nccl"
-    )
-    parser.add_argument(FAKE, action="store_true")
+    parser = arguments(60)
+    parser.add_argument("--part", default="operations", help="or training, weights")
     options = parser.parse_args()
-    if "nccl" in options.parts:
-        os.environ.update(NCCL)
     end = time.monotonic() + options.seconds
     machine = open_machine(options.fake, WORLD.rank)
     try:
@@ -66,39 +49,32 @@ def main() -> None:
         return
     dist.init_process_group("compcoll")
     bench.gloo = dist.new_group(backend="gloo")
-    parts = {
-        "operations": [bench.order, bench.churn, bench.overlap, *(bench.part(op) for op in OPERATIONS)],
-        "training": [bench.ddp, bench.fsdp],
-        "weights": [bench.weights],
-        "checkpoints": [bench.checkpointer, bench.dcp],
-        "nccl": [bench.nccl],
-    }
-    for part in (part for name in options.parts.split(",") for part in parts[name]):
-        if WORLD.bcast(time.monotonic() > end, 0):
-            report({"what": part.__name__, "status": "timeout", "why": "no time left"})
-            continue
-        for row in attempted(part):
+    operations = (partial(bench.measure, op) for op in OPERATIONS)
+    chosen = {
+        "operations": (bench.order, bench.churn, bench.overlap, *operations),
+        "training": (bench.ddp, bench.fsdp),
+        "weights": (bench.weights,),
+    }[options.part]
+    for number, part in enumerate(chosen):
+        what = f"{options.part} {number}"
+        for row in () if is_late(end, what) else attempted(what, part):
             report(row)
     dist.destroy_process_group()
 
 
-def report(row: dict[str, Any]) -> None:
-    """Print a row."""
-    if WORLD.rank == 0:
-        print(json.dumps(row), flush=True)
-
-
-def attempted(part: Callable[[], Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+def attempted(what: str, part: Callable[[], Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
     """The rows of a part; where a rank fails the group is of no more use, and all end after a row."""
     try:
         yield from part()
     except Exception as error:
-        print(
-            json.dumps({"what": part.__name__, "status": "failed", "why": f"rank {WORLD.rank}: {error!r}"}),
-            flush=True,
-        )
-        sys.stdout.flush()
+        row = {"what": what, "status": "failed", "why": f"rank {WORLD.rank}: {error!r}"}
+        print(json.dumps(row), flush=True)
         WORLD.Abort(1)
+
+
+def judged(row: dict[str, Any], right: bool, why: str = "other values") -> dict[str, Any]:
+    """The row, failed where a rank found something wrong."""
+    return row if all(WORLD.allgather(right)) else {**row, "status": "failed", "why": why}
 
 
 #: Each operation: elements given and received by one of ``p`` ranks, ``n`` in its largest buffer; the call by
@@ -157,15 +133,6 @@ class Bench:
 
     # -- each operation
 
-    def part(self, op: str) -> Callable[[], Iterator[dict[str, Any]]]:
-        """Make the function that measures one operation."""
-
-        def rows() -> Iterator[dict[str, Any]]:
-            yield from self.measure(op)
-
-        rows.__name__ = op
-        return rows
-
     def measure(self, op: str) -> Iterator[dict[str, Any]]:
         """Rows of one operation."""
         import torch.distributed as dist
@@ -184,7 +151,7 @@ class Bench:
             recv.copy_(staged[1])
             self.finish()
 
-        base = self.slowest(plain)
+        base = slowest(plain, self.machine.repeats)
         for spec in SPECS:
             group = self.group(spec)
             recv.copy_(host[1])
@@ -202,7 +169,7 @@ class Bench:
                 self.call(name, send, recv, group)
                 self.finish()
 
-            took = self.slowest(ours)
+            took = slowest(ours, self.machine.repeats)
             yield {**row, "ms": took * 1e3, "plain ms": base * 1e3, "speedup": base / took}
 
     def call(self, name: str, send: Any, recv: Any, group: Any) -> None:
@@ -217,17 +184,6 @@ class Bench:
             request = dist.irecv(recv, (WORLD.rank - 1) % WORLD.size, group=group)
             dist.isend(send, (WORLD.rank + 1) % WORLD.size, group=group).wait()
             request.wait()
-
-    def slowest(self, call: Callable[[], Any]) -> float:
-        """The shortest of several times, each that of the slowest rank."""
-        call()
-        times = []
-        for _ in range(self.machine.repeats):
-            WORLD.Barrier()
-            begin = time.perf_counter()
-            call()
-            times.append(WORLD.allreduce(time.perf_counter() - begin, MPI.MAX))
-        return min(times)
 
     # -- streams
 
@@ -258,8 +214,7 @@ class Bench:
             x.zero_()
         two.synchronize()
         right = torch.equal(y.cpu(), total)
-        row = {"what": "order of streams", "status": "ok", "ms of wait": waited * 1e3}
-        yield row if all(WORLD.allgather(right)) else {**row, "status": "failed", "why": "other values"}
+        yield judged({"what": "order of streams", "status": "ok", "ms of wait": waited * 1e3}, right)
 
     def churn(self) -> Iterator[dict[str, Any]]:
         """Tensors that nobody keeps while they travel, whose memory others would get too early."""
@@ -276,14 +231,13 @@ class Bench:
                 self.tensor(torch.full((n,), -1.0))
             work.wait()
             right = right and all(bool((out == i).all()) for out in outs)
-        row = {"what": "memory under way", "status": "ok"}
-        yield row if all(WORLD.allgather(right)) else {**row, "status": "failed", "why": "other values"}
+        yield judged({"what": "memory under way", "status": "ok"}, right)
 
     def overlap(self) -> Iterator[dict[str, Any]]:
         """An operation beside kernels, as gradients travel during a backward pass."""
         import torch.distributed as dist
 
-        torch, group = self.torch, self.group("bfp:bits=6")
+        torch, group, n = self.torch, self.group("bfp:bits=6"), self.machine.repeats
         x = self.tensor(self.values(self.n))
         m = self.tensor(torch.ones(64 if self.fake else 4096, 64 if self.fake else 4096))
 
@@ -302,8 +256,8 @@ class Bench:
             work.wait()
             self.finish()
 
-        alone = self.slowest(compute), self.slowest(travel)
-        together = self.slowest(both)
+        alone = slowest(compute, n), slowest(travel, n)
+        together = slowest(both, n)
         hidden = (sum(alone) - together) / max(min(alone), 1e-9)
         yield {
             "what": "all_reduce beside kernels",
@@ -387,130 +341,46 @@ class Bench:
     def beside(self, plain: dict[str, Any], row: dict[str, Any], exact: bool = False) -> dict[str, Any]:
         """The row, with the speed-up over another."""
         row |= {"plain ms": plain["ms"], "speedup": plain["ms"] / row["ms"]}
-        same = WORLD.allgather(row["loss"] == plain["loss"])
-        return {**row, "status": "failed", "why": "another loss"} if exact and not all(same) else row
-
-    def parameters(self, seed: int) -> list[Any]:
-        """Weights in bfloat16, as many as in the largest message."""
-        self.torch.manual_seed(seed)
-        return [(self.torch.randn(self.n // 8) * 0.02).bfloat16().to(self.on) for _ in range(16)]
+        return judged(row, not exact or row["loss"] == plain["loss"], "another loss")
 
     def weights(self) -> Iterator[dict[str, Any]]:
-        """WeightSync beside gloo's broadcast of copies on the host."""
-        import torch.distributed as dist
-
-        import compcoll.torch
-
-        torch, mine, wanted = self.torch, self.parameters(WORLD.rank), self.parameters(0)
-
-        def plain() -> None:
-            for one in mine:
-                copy = one.cpu()
-                dist.broadcast(copy, 0, group=self.gloo)
-                one.copy_(copy)
-
-        base = self.timed(plain)
-        sync = compcoll.torch.WeightSync(mine, 0, self.gloo)
-        for step in range(3):
-            for one in mine if WORLD.rank else []:
-                one.zero_()
-            WORLD.Barrier()
-            begin = time.perf_counter()
-            found = sync.sync()
-            self.finish()
-            took = WORLD.allreduce(time.perf_counter() - begin, MPI.MAX)
-            same = all(torch.equal(one, other) for one, other in zip(mine, wanted, strict=True))
-            row = {"what": f"WeightSync {step}, {found.raw_nbytes >> 10} KiB", "status": "ok"}
-            row |= {"ms": took * 1e3, "gloo ms": base * 1e3, "ratio": found.raw_nbytes / found.wire_nbytes}
-            yield row if all(WORLD.allgather(same)) else {**row, "status": "failed", "why": "other values"}
-            for one in (*(mine if WORLD.rank == 0 else []), *wanted):
-                one[::50] *= 1.01
-
-    def folder(self) -> Path:
-        """A folder of all ranks, which rank 0 makes."""
-        return Path(WORLD.bcast(tempfile.mkdtemp(prefix="gpu-check-") if WORLD.rank == 0 else None))
-
-    def kept(
-        self, name: str, save: Callable[[Path], Any], load: Callable[[Path], list[Any]], saved: list[Any]
-    ) -> dict[str, Any]:
-        """A row of a save and a load."""
-        folder, times = self.folder(), [time.perf_counter()]
-        try:
-            for call in (save, load):
-                found = call(folder)
-                self.finish()
-                WORLD.Barrier()
-                times.append(time.perf_counter())
-            nbytes = WORLD.size * sum(x.numel() * x.element_size() for x in saved)
-            written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-            WORLD.Barrier()
-        finally:
-            if WORLD.rank == 0:
-                shutil.rmtree(folder, ignore_errors=True)
-        same = all(self.torch.equal(x, y) for x, y in zip(saved, found, strict=True))
-        row = {"what": f"{name}, {nbytes >> 10} KiB", "status": "ok", "bytes for one": written / nbytes}
-        row |= {"save ms": (times[1] - times[0]) * 1e3, "load ms": (times[2] - times[1]) * 1e3}
-        return row if all(WORLD.allgather(same)) else {**row, "status": "failed", "why": "other values"}
-
-    def checkpointer(self) -> Iterator[dict[str, Any]]:
-        """compcoll's checkpoints of GPU memory, which holds a copy of each file on another rank."""
-        from compcoll.checkpoint import Checkpointer
-
-        saved, made = self.parameters(WORLD.rank), []
-
-        def save(folder: Path) -> None:
-            made.append(Checkpointer(folder))
-            made[0].save({str(i): one for i, one in enumerate(saved)}, 0)
-            made[0].wait()
-
-        def load(folder: Path) -> list[Any]:
-            arrays = made[0].load().arrays
-            read = [self.torch.from_numpy(arrays[str(i)].view("i2")) for i in range(len(saved))]
-            return [one.view(self.torch.bfloat16).to(self.on) for one in read]
-
-        yield self.kept("Checkpointer", save, load, saved)
-        made[0].close()
-
-    def dcp(self) -> Iterator[dict[str, Any]]:
-        """torch.distributed.checkpoint with compressed files."""
+        """Weights in bfloat16 as WeightSync brings them, and as checkpoints bring them back."""
         import torch.distributed.checkpoint as dcp
 
+        from compcoll.checkpoint import Checkpointer
+        from compcoll.torch import WeightSync
         from compcoll.torch.dcp import Reader, Writer
 
-        saved = self.parameters(WORLD.rank)
-        name = f"{WORLD.rank}-" + "{}"
+        torch = self.torch
 
-        def save(folder: Path) -> None:
-            state = {name.format(i): one for i, one in enumerate(saved)}
-            dcp.save(state, storage_writer=Writer(folder), process_group=self.gloo)
+        def parameters(seed: int) -> list[Any]:
+            torch.manual_seed(seed)
+            return [(torch.randn(self.n // 8) * 0.02).bfloat16().to(self.on) for _ in range(16)]
 
-        def load(folder: Path) -> list[Any]:
-            state = {name.format(i): self.torch.zeros_like(one) for i, one in enumerate(saved)}
-            dcp.load(state, storage_reader=Reader(folder), process_group=self.gloo)
-            return list(state.values())
+        def compared(name: str, found: list[Any]) -> dict[str, Any]:
+            same = all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+            return judged({"what": f"{name}, {wanted[0].nbytes >> 6} KiB", "status": "ok"}, same)
 
-        yield self.kept("DCP", save, load, saved)
-
-    def nccl(self) -> Iterator[dict[str, Any]]:
-        """NCCL over sockets, which users would take without this library; it need not work."""
-        import torch.distributed as dist
-
-        try:
-            group = dist.new_group(backend="nccl")
-            for op in ("all_to_all", "all_reduce", "broadcast"):
-                sizes, names = OPERATIONS[op]
-                name = next(name for name in names if hasattr(dist, name))
-                send, recv = (self.tensor(self.values(n)) for n in sizes(self.n, WORLD.size))
-
-                def call(name: str = name, send: Any = send, recv: Any = recv) -> None:
-                    self.call(name, send, recv, group)
-                    self.finish()
-
-                took = self.slowest(call)
-                row = {"what": f"NCCL {op}, {4 * self.n >> 10} KiB", "status": "ok", "ms": took * 1e3}
-                yield {**row, "nccl": ".".join(map(str, self.torch.cuda.nccl.version()))}
-        except Exception as error:
-            yield {"what": "NCCL", "status": "missing", "why": f"{error}".strip()[-300:]}
+        mine, wanted = parameters(WORLD.rank), parameters(0)
+        WeightSync(mine, 0, self.gloo).sync()
+        self.finish()
+        yield compared("WeightSync", mine)
+        wanted = parameters(WORLD.rank)
+        with tempfile.TemporaryDirectory(prefix="gpu-check-") as own:
+            folder = Path(WORLD.bcast(own))
+            checkpointer = Checkpointer(folder)
+            checkpointer.save({str(i): one for i, one in enumerate(wanted)}, 0)
+            checkpointer.wait()
+            arrays = checkpointer.load().arrays
+            read = [torch.from_numpy(arrays[str(i)].view("i2")).view(torch.bfloat16) for i in range(16)]
+            yield compared("Checkpointer", [one.to(self.on) for one in read])
+            checkpointer.close()
+            state = {f"{WORLD.rank}-{i}": one for i, one in enumerate(wanted)}
+            dcp.save(state, storage_writer=Writer(folder / "dcp"), process_group=self.gloo)
+            state = {name: torch.zeros_like(one) for name, one in state.items()}
+            dcp.load(state, storage_reader=Reader(folder / "dcp"), process_group=self.gloo)
+            yield compared("DCP", list(state.values()))
+            WORLD.Barrier()
 
 
 if __name__ == "__main__":

@@ -180,17 +180,25 @@ class Buffer:
 
     def put(self, elements: np.ndarray) -> None:
         """Write the results as MPI would."""
-        whole = self.base[self.index]
+        base = self._whole()
+        whole = base[self.index]
         whole[: self.n_results] = elements
-        self.base[self.index] = whole
+        base[self.index] = whole
+        if base is not self.base:
+            self._on_device.write(base)
+
+    def _whole(self) -> np.ndarray:
+        """All memory as it is now: of a GPU's, which the host cannot read, a copy."""
+        return self._on_device.read() if hasattr(self._on_device, "read") else self.base
 
     def results(self) -> tuple[np.ndarray, bytes]:
         """The elements that count, and the bytes of all memory that no call may touch."""
         if self._on_device is not None and not self.n_results:  # so that no call has waited for its stream
             self._on_device.device.synchronize()
-        rest = self.base.copy()
+        base = self._whole()
+        rest = base.copy()
         rest[self.index] = np.zeros(1, self.dtype)[0]
-        return self.base[self.index][: self.n_results].copy(), rest.tobytes()
+        return base[self.index][: self.n_results].copy(), rest.tobytes()
 
     def free_types(self) -> None:
         """Free the datatypes, as a program may once a call has begun."""
@@ -198,7 +206,7 @@ class Buffer:
             self.types.pop().Free()
 
     def __str__(self) -> str:
-        return f"{self.base[self.index].size} {self.dtype} ({self.form})"
+        return f"{np.empty(self.base.size, bool)[self.index].size} {self.dtype} ({self.form})"
 
 
 class Blocks(Buffer):

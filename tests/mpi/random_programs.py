@@ -130,6 +130,9 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--devices", action="store_true", help="buffers of some ranks on GPUs of the tests, with late streams"
     )
+    parser.add_argument(
+        "--gpus", action="store_true", help="on those that CuPy finds; with --devices the stand-in's"
+    )
     parser.add_argument("--plain", action="store_true", help="twice without compcoll: tests the programs")
     parser.add_argument("--verbose", action="store_true", help="tell the steps")
     parser.add_argument("--ranks", type=int, help="start ranks, and go on after programs that end them")
@@ -154,12 +157,15 @@ def main() -> int:
     if options.devices:
         sys.path.append(str(Path(__file__).parents[1] / "serial"))
         import standin
-        from random_devices import Devices
 
-        devices, installed = Devices(world.rank), standin.installed()
+        installed = standin.installed()
     from random_steps import prepare_auto
 
     with installed:
+        if options.devices or options.gpus:
+            from random_devices import Devices, Gpus
+
+            devices = (Gpus if options.gpus else Devices)(world.rank)
         os.environ["COMPCOLL_TABLE"] = "off"
         prepare_auto()
         numbers: Any = range(options.first, options.first + options.count)

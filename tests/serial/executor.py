@@ -180,7 +180,7 @@ class Control:
 
 
 class Executor:
-    """`benchmarks.kernel_jobs.Launcher` on the CPU."""
+    """`kernel_jobs.Launcher` on the CPU."""
 
     def __init__(self, library: Path, max_grid: int = 6, seed: int | None = None, resident: int = 6):
         if not library.exists():

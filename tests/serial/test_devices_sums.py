@@ -1,12 +1,12 @@
 """Kernels that no codec launches on an array, by the executor: sums of frames, and 16-bit accumulators."""
 
+import kernel_jobs
 import numpy as np
 import pytest
 from executor import Executor, Memory, compiler, library_path
 from floats import FLOATS, same, sum_of_frames, values
+from kernel_jobs import Batch, problem
 
-from benchmarks import kernel_jobs
-from benchmarks.kernel_jobs import Batch, problem
 from compcoll import codec, inspect
 from compcoll.codecs.base import SLACK
 from compcoll.core import dtypes

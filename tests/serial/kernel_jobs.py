@@ -1,7 +1,7 @@
 """Kernels launched by themselves, for tests and for measurements: jobs as the engine makes them.
 
-This module knows addresses, not arrays, so that the same code runs on a GPU (gpu_machine.py) and in the
-executor of the tests (tests/serial/executor.py).
+This module knows addresses, not arrays, so that the same code runs on a GPU (benchmarks/gpu_machine.py) and
+in the executor (executor.py).
 """
 
 from __future__ import annotations
