@@ -1,10 +1,11 @@
 """Training over the torch.distributed backend: what codecs do to a loss, and to the time of a step.
 
-corpus.py    the bytes of the standard library's sources, split by file
-model.py     a GPT over bytes, dense or with experts
-ways.py      data-, tensor-, pipeline- and expert-parallel training, each with torch's own tools
-train.py     one run
-study.py     many runs: a table and a figure
-step.py      the time of a step, for the lab
-buckets.py   when the buckets of DDP travel
+corpus.py      the bytes of the standard library's sources, split by file
+model.py       a GPT over bytes, dense or with experts
+strategies.py  data-, tensor-, pipeline- and expert-parallel training, each with torch's own tools
+train.py       one run
+study.py       many runs: a table and a figure
+step.py        the time of a step, for the lab
+hooks.py       training beside gloo: steps, bytes, losses, and when the buckets of DDP travel
+passes.py      backward passes
 """

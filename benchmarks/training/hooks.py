@@ -8,7 +8,8 @@ inside hosts, by gloo, and codecs are those between them.
 Each variant has a model of its own, one after the other. With ``--json`` the file is written after each, and
 what it has already is not run again. ``--seeds 3`` trains as well, and shows the loss on bytes held out:
 ``mpiexec -n 2 python -m benchmarks.training.hooks --steps 0 --seeds 3 --json losses.json`` goes on where it
-was stopped, seed by seed.
+was stopped, seed by seed. ``--plot`` draws when the buckets of DDP travel, whose backward pass and messages
+are timed alone too.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from compcoll.torch.lanes import Lane
 
 from ..netlab import port_bytes
 from ..osu.output import describe
-from .buckets import Pass, share_inside
 from .corpus import corpus
 from .model import GPT, Shape, cross_entropy
+from .passes import Pass, draw, share_inside
 
 __all__ = ["run"]
 
@@ -149,6 +150,20 @@ class Trainer:
         self.optimizer.step()
         return self.now.relative()
 
+    def alone(self, x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
+        """Seconds of DDP's backward pass without messages, and of these, begun together, without it."""
+        with self.model.no_sync():  # type: ignore[operator]
+            loss = cross_entropy(self.model(x), y)
+            begin = perf_counter()
+            loss.backward()
+            computing = perf_counter() - begin
+        tensors = [torch.randn(int(nbytes) // 4) for nbytes, _, _ in self.now.buckets]
+        dist.barrier()
+        begin = perf_counter()
+        for work in [dist.all_reduce(tensor, group=self.group, async_op=True) for tensor in tensors]:
+            work.wait()
+        return computing, perf_counter() - begin
+
     def counted(self) -> np.ndarray:
         """Bytes without compression, and bytes of frames, that this rank has sent."""
         return np.array([[one.raw_nbytes, one.wire_nbytes] for one in self.states] or [[0, 0]]).sum(0)
@@ -187,10 +202,11 @@ def share_hidden(gathers: list[list[float]]) -> float:
     return max(1 - sum(waited for _, _, waited in gathers) / whole, 0.0) if whole else 0.0
 
 
-def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> dict[str, float]:
-    """Medians of steps, and means of bytes, over all ranks; collective."""
+def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> tuple[dict[str, float], Pass]:
+    """Medians of steps, and means of bytes, over all ranks, and rank 0's median pass; collective."""
     world, submit, seconds, shares, sent = MPI.COMM_WORLD, Lane.submit, [], [], 0
     hidden: list[float] = []
+    passes: list[tuple[float, int, Pass]] = []
     counted = np.zeros(2)
 
     def noting(self: Lane, stages: Any, device: torch.device) -> torch.futures.Future:
@@ -208,6 +224,7 @@ def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> 
             dist.barrier()
             if step >= 2:  # DDP cuts its buckets anew after the first
                 seconds.append(world.allreduce(taken, MPI.MAX))
+                passes.append((one.end, step, one))
                 shares.append(world.allreduce(share_inside(one), MPI.MIN))
                 hidden.append(world.allreduce(share_hidden(trainer.gathers), MPI.MIN))
                 sent += port_bytes()[0] - before
@@ -215,7 +232,7 @@ def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> 
     finally:
         Lane.submit = submit  # type: ignore[method-assign]
     raw, frames = world.allreduce(counted) / steps / 1e6
-    return {
+    row = {
         "seconds": float(np.median(seconds)),
         "share_inside": float(np.median(shares)),
         "share_hidden": float(np.median(hidden)),
@@ -223,6 +240,7 @@ def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> 
         "raw_mb": raw,
         "frames_mb": frames,
     }
+    return row, sorted(passes)[len(passes) // 2][2]
 
 
 def final_loss(trainer: Trainer, shape: Shape, batch: int, steps: int, seed: int) -> float:
@@ -252,6 +270,8 @@ def lines(rows: dict[str, Any]) -> list[str]:
         losses = list(row.get("losses", {}).values())
         if losses:
             text += f"  {np.mean(losses):.3f} ± {np.std(losses, ddof=min(1, len(losses) - 1)):.3f}"
+        if "backward" in row:
+            text += "  backward pass {:.2f} s, alone {:.2f}, messages alone {:.2f}".format(*row["backward"])
         found.append(text)
     return found
 
@@ -267,7 +287,8 @@ def lines(rows: dict[str, Any]) -> list[str]:
 @click.option("--seeds", default=0, help="Seeds to train with.")
 @click.option("--train-steps", default=200, type=click.IntRange(1))
 @click.option("--json", "json_path", type=click.Path(), help="Figures, also those of an earlier run.")
-def run(ways, variants, layers, width, batch, length, steps, seeds, train_steps, json_path) -> None:
+@click.option("--plot", type=click.Path(), help="Draw DDP's median passes, and time their parts alone.")
+def run(ways, variants, layers, width, batch, length, steps, seeds, train_steps, json_path, plot) -> None:
     """Time steps, count bytes through ports, and train, beside gloo."""
     torch.set_num_threads(1)
     world = MPI.COMM_WORLD
@@ -292,11 +313,19 @@ def run(ways, variants, layers, width, batch, length, steps, seeds, train_steps,
             content = {**about, "command": command, "settings": settings, "rows": rows}
             path.write_text(json.dumps(content, indent=1, default=str))
 
+    passes: dict[str, Pass] = {}
     for way in ways.split(","):
         for variant in variants.split(","):
             row = rows.setdefault(f"{way} {variant}", {})
             if steps and "seconds" not in row:
-                row |= measured(Trainer(way, variant, shape), x, y, steps)
+                trainer = Trainer(way, variant, shape)
+                found, one = measured(trainer, x, y, steps)
+                row |= found
+                if plot and way == "ddp":
+                    passes[variant] = one
+                    alone = np.median([trainer.alone(x, y) for _ in range(steps)], axis=0)
+                    row["backward"] = [one.end, *alone.tolist()]
+                del trainer
                 gc.collect()
                 keep()
             losses = row.setdefault("losses", {})
@@ -315,6 +344,8 @@ def run(ways, variants, layers, width, batch, length, steps, seeds, train_steps,
             f"{shape.parameters / 1e6:.1f} M parameters, {world.size} ranks, {train_steps} steps of training"
         )
         click.echo("\n".join(lines(rows)))
+        if passes:
+            draw(passes, plot)
     dist.destroy_process_group()
 
 
