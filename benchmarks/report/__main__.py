@@ -32,7 +32,7 @@ OPS = ("alltoall", "allgather", "bcast", "reduce_scatter", "allreduce")
 CODECS = "bfp:bits=7,zfp:rate=8,int8,lossless"
 WEIGHTS = HERE.parent.parent / "shared" / "data" / "transformer_weights.bf16"
 #: 10^9 bytes a second that one core encodes, decodes and copies, of the simulation.
-SPEEDS = ("--encode", "2.76", "--decode", "2.64", "--memory", "15.75")
+SPEEDS = "--encode 2.76 --decode 2.64 --memory 15.75"
 
 
 @dataclass(frozen=True)
@@ -64,48 +64,33 @@ class Experiment:
         return self.name if self.name == "scaling" else f"lab-{self.name}"
 
 
-def lab(hosts: int, gbit: float, program: str, *options: str, ranks: int = 1) -> list[str]:
+def lab(hosts: int, gbit: float, program: str, options: str, ranks: int = 1) -> list[str]:
     """A program on hosts of so many ranks each."""
     shape = ["benchmarks.netlab", "--hosts", str(hosts), "--gbit", f"{gbit:g}"]
     shape += ["--ppn", str(ranks)] if ranks > 1 else []
     module = ["benchmarks.osu", program] if program in OPERATIONS else [f"benchmarks.{program}"]
-    return [*shape, "--", "python", "-m", *module, *options]
+    return [*shape, "--", "python", "-m", *module, *options.split()]
 
 
 def experiments() -> Iterator[Experiment]:
     """All sections, in order."""
-    codecs = ("--codec", CODECS, "--iters", "5")
-    gloo = ("--gloo",) if find_spec("torch") else ()
+    codecs = f"--codec {CODECS} --iters 5"
+    gloo = "--gloo" if find_spec("torch") else ""
     yield Experiment(
         "two-hosts",
         "Two hosts, 32 MiB a message",
         "Smooth float32 with noise, plain MPI in the same run, and torch.distributed's gloo where torch is "
         "installed. The ratio is what the bytes allow.",
-        [lab(2, gbit, op, *codecs, *gloo, "--sizes", "32M") for gbit in (1, 2.5, 5, 10) for op in OPS],
+        [lab(2, gbit, op, f"{codecs} {gloo} --sizes 32M") for gbit in (1, 2.5, 5, 10) for op in OPS],
         figures.speedups,
     )
+    in_a_row = "--min-nbytes 1024 --in-a-row 400"
     yield Experiment(
         "small",
         "Two hosts at 1 Gb/s, small messages",
         "400 calls in a row without a barrier between them; what a message costs besides its bytes decides.",
         [
-            lab(
-                2,
-                1,
-                op,
-                "--codec",
-                CODECS,
-                "--sizes",
-                "4K,8K,16K,64K",
-                "--min-nbytes",
-                "1024",
-                "--in-a-row",
-                "400",
-                "--iters",
-                "5",
-                "--max-seconds",
-                "4",
-            )
+            lab(2, 1, op, f"--codec {CODECS} --sizes 4K,8K,16K,64K {in_a_row} --iters 5 --max-seconds 4")
             for op in OPS
         ],
     )
@@ -113,7 +98,7 @@ def experiments() -> Iterator[Experiment]:
         "four-hosts",
         "Four hosts at 1 Gb/s, 8 MiB a message",
         "All collectives; four ranks share two cores.",
-        [lab(4, 1, op, *codecs, "--sizes", "8M") for op in (*OPS, "gather", "scatter")],
+        [lab(4, 1, op, f"{codecs} --sizes 8M") for op in (*OPS, "gather", "scatter")],
     )
     yield Experiment(
         "shared-ports",
@@ -123,67 +108,25 @@ def experiments() -> Iterator[Experiment]:
         "gains. The link is slow so that 16 ranks on two cores are not what is measured. Alltoall is left "
         "out: in one of two runs plain MPI stood still in it for nine minutes.",
         [
-            lab(
-                2,
-                0.1,
-                op,
-                "--codec",
-                "raw,bfp:bits=7",
-                "--sizes",
-                "1M",
-                "--iters",
-                "3",
-                "--warmup",
-                "1",
-                ranks=8,
-            )
+            lab(2, 0.1, op, "--codec raw,bfp:bits=7 --sizes 1M --iters 3 --warmup 1", ranks=8)
             for op in OPS[1:]
         ],
     )
-    nodes = ("--codec", "bfp:bits=7,lossless", "--iters", "9", "--in-a-row", "5")
+    nodes = "--codec bfp:bits=7,lossless --iters 9 --in-a-row 5"
+    short = "--codec bfp:bits=7 --sizes 32K --min-nbytes 1024 --in-a-row 100 --iters 9"
     yield Experiment(
         "nodes",
         "Two hosts of four ranks, two levels",
         "Ranks of a host share its memory, and its link; eight ranks share two cores. MPI polls no more than "
         "once before it yields. Alltoall of 32 KiB is 4 KiB for each peer, 100 calls in a row.",
         [
-            lab(2, gbit, op, *nodes, "--sizes", size, ranks=4)
+            lab(2, gbit, op, f"{nodes} --sizes {size}", ranks=4)
             for gbit in (1, 5)
             for op, size in (("allreduce", "8M"), *((op, "4M") for op in OPS if op != "allreduce"))
         ]
-        + [
-            lab(
-                2,
-                gbit,
-                "alltoall",
-                "--codec",
-                "bfp:bits=7",
-                "--sizes",
-                "32K",
-                "--min-nbytes",
-                "1024",
-                "--in-a-row",
-                "100",
-                "--iters",
-                "9",
-                ranks=4,
-            )
-            for gbit in (1, 5)
-        ],
+        + [lab(2, gbit, "alltoall", short, ranks=4) for gbit in (1, 5)],
     )
-    auto = (
-        "--codec",
-        "auto",
-        "--control",
-        "--sizes",
-        "64K,512K,8M",
-        "--iters",
-        "100",
-        "--warmup",
-        "20",
-        "--max-seconds",
-        "5",
-    )
+    auto = "--codec auto --control --sizes 64K,512K,8M --iters 100 --warmup 20 --max-seconds 5"
     yield Experiment(
         "auto",
         "Never slower: codec=auto in all collectives",
@@ -192,7 +135,7 @@ def experiments() -> Iterator[Experiment]:
         'is two standard errors. "mpi again" is plain MPI against itself in the same run: its distance '
         "from 1 is what the machine adds.",
         [
-            lab(hosts, gbit, op, *auto, ranks=2 // hosts)
+            lab(hosts, gbit, op, auto, ranks=2 // hosts)
             for hosts, gbit in ((1, 0), (2, 1), (2, 5), (2, 10))
             for op in COLLECTIVES
             if op != "barrier"
@@ -200,15 +143,12 @@ def experiments() -> Iterator[Experiment]:
         figures.auto,
     )
     if WEIGHTS.exists():
-        data = ("--data", os.path.relpath(WEIGHTS, HERE.parent), "--dtype", "bf16")
+        data = f"--data {os.path.relpath(WEIGHTS, HERE.parent)} --dtype bf16"
         yield Experiment(
             "weights",
             "Lossless bfloat16 weights, two hosts at 1 Gb/s",
             "A trained transformer's weights.",
-            [
-                lab(2, 1, op, "--codec", "lossless", "--sizes", "32M", "--iters", "5", *data)
-                for op in OPS[1:3]
-            ],
+            [lab(2, 1, op, f"--codec lossless --sizes 32M --iters 5 {data}") for op in OPS[1:3]],
         )
     if find_spec("torch"):
         yield Experiment(
@@ -218,7 +158,7 @@ def experiments() -> Iterator[Experiment]:
             "works on few bytes a step, so that what is sent decides; each way sends what torch asks for, in "
             "float32 or bfloat16.",
             [
-                lab(2, 1, "training.step", "--way", way, "--dtype", dtype)
+                lab(2, 1, "training.step", f"--way {way} --dtype {dtype}")
                 for way, dtype in (("fsdp", "f4"), ("fsdp", "bf16"), ("ddp", "f4"))
             ],
             None,
@@ -233,13 +173,9 @@ def experiments() -> Iterator[Experiment]:
         "for or from each peer. Plain MPI's algorithms are MPICH's for long messages, which look at nodes in "
         "small Bcasts alone.",
         [
-            ["benchmarks.scaling", "--networks", "1gbe,10gbe,100gbe,ndr", *SPEEDS, *more]
-            for more in (
-                [],
-                ["--operations", "Allreduce", "--buffer", "1073741824"],
-                ["--ranks-per-node", "64"],
-                ["--ranks-per-node", "64", "--operations", "Allreduce", "--buffer", "1073741824"],
-            )
+            f"benchmarks.scaling --networks 1gbe,10gbe,100gbe,ndr {SPEEDS} {nodes} {more}".split()
+            for nodes in ("", "--ranks-per-node 64")
+            for more in ("", "--operations Allreduce --buffer 1073741824")
         ],
         figures.scaling,
         tables.scaling,
