@@ -140,8 +140,6 @@ if rank == 1:
         raise KeyError("lost")
     if how == "kill":
         os.kill(os.getpid(), 9)
-    if how == "leave":
-        os._exit(0)
 if how == "finalize":
     MPI.Finalize()
     if rank == 1:
@@ -160,7 +158,6 @@ elif how != "early":
         ("abort", (-9, 7, -9), "rank 1 called MPI_Abort(7)"),
         ("raise", (-9, 1, -9), "KeyError: 'lost'"),
         ("kill", (-9, -9, -9), "ended without MPI_Finalize"),
-        ("leave", (-9, 0, -9), "ended without MPI_Finalize"),
     ],
 )
 @pytest.mark.exhaustive(but=2)

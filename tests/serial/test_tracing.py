@@ -306,7 +306,8 @@ def test_a_folder_has_the_trace_of_one_program(tmp_path):
     differ = [word for codec in ("raw", "mpc") for word in ("-n", 1, *RUN, "--codec", codec, path, ":")]
     assert run(trace, find_mpiexec(), *differ[:-1], check=False).returncode
     assert lines_of(trace) == []
-    traced(text, tmp_path, *asked)
+    for rank in range(2):
+        write_rank(trace, rank)
     first = lines_of(trace)
     says = f"{trace}/rank00000.jsonl exists, and a folder has the trace of one program"
     again = traced(text, tmp_path, *asked, check=False)
