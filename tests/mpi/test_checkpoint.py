@@ -19,6 +19,8 @@ from compcoll.checkpoint import Checkpointer, Part, sets
 from compcoll.checkpoint import checkpointer as module
 
 N = 50_001
+#: Bits that are flipped in each case.
+FLIPS = 10
 
 
 @pytest.fixture
@@ -134,10 +136,10 @@ def test_flipped_bits(comm, agree, folder):
 @pytest.mark.parametrize("case", checkpoint_flips.CASES)
 def test_any_flipped_bit(comm, agree, folder, case):
     """A sample of what ``checkpoint_flips.py`` does: right, or an error on all ranks."""
-    counted = checkpoint_flips.flip(folder, comm, checkpoint_flips.CASES[case], 25)
-    assert agree(sum(counted[one] for one in checkpoint_flips.FINE) == 25)
+    counted = checkpoint_flips.flip(folder, comm, checkpoint_flips.CASES[case], FLIPS)
+    assert agree(sum(counted[one] for one in checkpoint_flips.FINE) == FLIPS)
     if comm.size > 1 and case in ("copies", "local folders"):
-        assert agree(counted["right"] == 25)
+        assert agree(counted["right"] == FLIPS)
 
 
 def test_a_damaged_set_without_another(comm, agree, folder):

@@ -278,7 +278,3 @@ def test_errors_of_a_file_name_it(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ValueError, match=f"^{path}: "):
         Policy.from_file(path)
-
-
-def test_one_reason_for_messages_of_all_sizes():
-    assert decide(Policy(), nbytes=5).reason == decide(Policy(), nbytes=6).reason
