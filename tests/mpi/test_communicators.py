@@ -85,22 +85,6 @@ def test_parts(comm, ours, agree):
             new.Free()
 
 
-def test_nothing_leaks(comm, agree):
-    """MPICH has room for about 2000 communicators: 3 for each of these would run out of them."""
-    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
-    for _ in range(200):
-        new = ours.Dup()
-        new.using("raw")
-        new.Free()
-    kept = [comm.Dup() for _ in range(500)]
-    assert agree(len(kept) == 500)
-    for new in kept:
-        new.Free()
-    got = data(N, "f4", comm.rank)
-    ours.Bcast(got)
-    assert agree(bits(got) == bits(data(N, "f4", 0)))
-
-
 def test_null_and_unadopted(comm, agree):
     assert compcoll.Comm() == MPI.COMM_NULL
     assert compcoll.Comm(MPI.COMM_NULL) == MPI.COMM_NULL
@@ -207,9 +191,9 @@ def test_repr(comm, agree):
 
 
 def test_hundreds_of_communicators(comm, agree):
-    """Sixteen share a private one: MPICH has room for 2,040 of both."""
+    """Sixteen share a private one: MPICH has room for 2,040 of both, and so not for one each."""
     ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
-    kept = [ours.Dup() for _ in range(1800)]
+    kept = [ours.Dup() for _ in range(1100)]
     got = data(N, "f4", comm.rank)
     kept[-1].Bcast(got)
     assert agree(bits(got) == bits(data(N, "f4", 0)))
