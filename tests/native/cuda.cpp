@@ -47,7 +47,7 @@ int find_waited(void* handle, std::shared_ptr<Stream>& stream) {
 
 // What calls wait for that allocate, free, or load.
 void wait_for_device() {
-  if (!thread().quiet && driver.idle(current()->device)) driver.stalls++;
+  if (!thread().quiet) driver.idle(current()->device);
 }
 
 bool is_device(const Block* block) { return block && block->kind != Kind::pinned; }
@@ -108,7 +108,7 @@ std::string check_addresses(const Context* context, uint64_t jobs, unsigned n) {
 void run_kernel(const Function& function, unsigned grid_x, unsigned grid_y, unsigned threads, uint64_t jobs) {
   Context* context = function.context;
   if (context->error) return;
-  if (std::string problem = checks_jobs ? check_addresses(context, jobs, grid_y) : ""; !problem.empty())
+  if (std::string problem = check_addresses(context, jobs, grid_y); !problem.empty())
     return driver.fault(context, illegal_address, function.name + ": " + problem);
   const auto launch = reinterpret_cast<const char* (*)(void (*)(const void*), unsigned, unsigned, unsigned,
                                                        const void*, int, uint64_t, int)>(function.launch);
@@ -141,7 +141,8 @@ EXPORT int cuInit(unsigned) {
   const char* n = getenv("COMPCOLL_STANDIN_DEVICES");
   driver.n_devices = n ? std::min(atoi(n), max_devices) : 2;
   if (driver.n_devices < 1) return 100;
-  for (int i = 0; i < driver.n_devices; i++) driver.make_context(i, true);
+  for (int i = 0; i < driver.n_devices; i++)
+    driver.contexts.emplace_back(new Context{uint64_t(0x500000000) + 16 * uint64_t(i + 1), i});
   // The lock is free in a child, and the driver is of no use there.
   pthread_atfork([] { driver.mutex.lock(); }, [] { driver.mutex.unlock(); },
                  [] { driver.forked = true, driver.mutex.unlock(); });
@@ -168,12 +169,6 @@ EXPORT int cuDeviceGet(int* device, int ordinal) {
   return success;
 }
 
-EXPORT int cuDeviceGetName(char* name, int size, int device) {
-  ENTER_DEVICE(device);
-  snprintf(name, size_t(size), "stand-in");
-  return success;
-}
-
 EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
   ENTER_DEVICE(device);
   // Multiprocessors, unified addresses, and the compute capability.
@@ -192,49 +187,15 @@ EXPORT int cuDeviceTotalMem_v2(size_t* nbytes, int device) {
 EXPORT int cuDevicePrimaryCtxRetain(void** handle, int device) {
   ENTER_DEVICE(device);
   Context* primary = driver.contexts[size_t(device)].get();
-  primary->retains++;
-  driver.start(primary);
+  if (!primary->retains++) primary->legacy = driver.make_stream(primary, true);
   *handle = reinterpret_cast<void*>(primary->handle);
-  return success;
-}
-
-EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
-  ENTER_DEVICE(device);
-  Context* primary = driver.contexts[size_t(device)].get();
-  if (!primary->retains) return invalid_context;
-  if (!--primary->retains && primary->alive) driver.drop(primary);
   return success;
 }
 
 EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
   ENTER_DEVICE(device);
   *flags = 0;
-  *active = driver.contexts[size_t(device)]->alive;
-  return success;
-}
-
-EXPORT int cuDevicePrimaryCtxReset_v2(int device) {
-  ENTER_DEVICE(device);
-  Context* primary = driver.contexts[size_t(device)].get();
-  if (primary->alive) driver.drop(primary);
-  return success;
-}
-
-EXPORT int cuCtxCreate_v2(void** handle, unsigned, int device) {
-  ENTER_DEVICE(device);
-  Context* made = driver.make_context(device, false);
-  driver.start(made);
-  thread().contexts.push_back(made);
-  *handle = reinterpret_cast<void*>(made->handle);
-  return success;
-}
-
-EXPORT int cuCtxDestroy_v2(void* handle) {
-  ENTER(nothing);
-  Context* one = driver.context(handle);
-  if (!one || one->primary || !one->alive) return invalid_context;
-  driver.drop(one);
-  if (current() == one) thread().contexts.pop_back();
+  *active = driver.contexts[size_t(device)]->retains > 0;
   return success;
 }
 
@@ -277,20 +238,14 @@ EXPORT int cuCtxGetDevice(int* device) {
 
 // Memory.
 
-static int get_attribute(void* data, int attribute, const Block* block, uint64_t address) {
+static int get_attribute(void* data, int attribute, const Block* block) {
   uint64_t value = 0;
   int nbytes = 4;
   switch (attribute) {
     case 1: value = block ? block->context->handle : 0, nbytes = 8; break;
     case 2: value = !block ? 0 : block->kind == Kind::pinned ? 1 : 2; break;
-    case 3: value = block ? address : 0, nbytes = 8; break;
-    case 4: value = block && block->kind != Kind::device ? address : 0, nbytes = 8; break;
-    case 7:
-    case 11: value = block ? block->address() : 0, nbytes = 8; break;
     case 8: value = block && block->kind == Kind::managed; break;
     case 9: value = uint64_t(block ? block->context->device : -2); break;
-    case 12: value = block ? block->size : 0, nbytes = 8; break;
-    case 13: value = block != nullptr; break;
     default: return invalid_value;
   }
   memcpy(data, &value, size_t(nbytes));
@@ -300,14 +255,14 @@ static int get_attribute(void* data, int attribute, const Block* block, uint64_t
 EXPORT int cuPointerGetAttribute(void* data, int attribute, uint64_t address) {
   ENTER(nothing);
   const Block* block = driver.at(address, 1);
-  return block ? get_attribute(data, attribute, block, address) : invalid_value;
+  return block ? get_attribute(data, attribute, block) : invalid_value;
 }
 
 EXPORT int cuPointerGetAttributes(unsigned n, int* attributes, void** data, uint64_t address) {
   ENTER(nothing);
   const Block* block = driver.at(address, 1);
   for (unsigned i = 0; i < n; i++)
-    if (int error = get_attribute(data[i], attributes[i], block, address)) return error;
+    if (int error = get_attribute(data[i], attributes[i], block)) return error;
   return success;
 }
 
@@ -417,13 +372,6 @@ EXPORT int cuMemsetD8Async(uint64_t to, unsigned char value, size_t nbytes, void
 }
 
 // Streams.
-
-EXPORT int cuStreamCreateWithPriority(void** handle, unsigned flags, int) {
-  ENTER(context);
-  if (flags > 1) return invalid_value;
-  *handle = driver.streams.add(driver.make_stream(current(), !flags));
-  return success;
-}
 
 EXPORT int cuStreamCreate(void** handle, unsigned flags) {
   ENTER(context);
@@ -569,17 +517,6 @@ EXPORT int cuModuleLoadData(void** module, const void* image) {
   return load_module(module, static_cast<const char*>(image), invalid_image);
 }
 
-EXPORT int cuModuleUnload(void* handle) {
-  ENTER(context | no_capture);
-  const auto module = driver.modules.find(handle);
-  if (!module || module->context != current()) return invalid_handle;
-  wait_for_device();
-  for (auto it = driver.functions.live.begin(); it != driver.functions.live.end();)
-    it = it->second->module == handle ? driver.functions.live.erase(it) : std::next(it);
-  driver.modules.live.erase(uint64_t(handle));
-  return success;
-}
-
 EXPORT int cuModuleGetFunction(void** function, void* handle, const char* name) {
   ENTER(context | no_capture);
   const auto module = driver.modules.find(handle);
@@ -628,32 +565,3 @@ EXPORT int cuGetErrorName(int code, const char** text) {
                                     : name;
   return success;
 }
-
-EXPORT int cuGetErrorString(int code, const char** text) {
-  static thread_local char words[60];
-  snprintf(words, sizeof words, "error %d of the stand-in for libcuda", code);
-  *text = code == out_of_memory ? "out of memory" : words;
-  return success;
-}
-
-// Names with another meaning: cuda.h has macros that append _v2.
-#define OLD(name)                                                   \
-  EXPORT int name() {                                               \
-    thread().call = #name;                                          \
-    die("is the function of old versions: " #name "_v2 is wanted"); \
-  }
-OLD(cuDeviceTotalMem)
-OLD(cuDevicePrimaryCtxRelease)
-OLD(cuDevicePrimaryCtxReset)
-OLD(cuCtxCreate)
-OLD(cuCtxDestroy)
-OLD(cuCtxPushCurrent)
-OLD(cuCtxPopCurrent)
-OLD(cuMemAlloc)
-OLD(cuMemFree)
-OLD(cuMemcpyHtoDAsync)
-OLD(cuMemcpyDtoHAsync)
-OLD(cuMemcpyDtoDAsync)
-OLD(cuStreamDestroy)
-OLD(cuStreamBeginCapture)
-OLD(cuEventDestroy)

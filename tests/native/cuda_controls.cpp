@@ -22,15 +22,6 @@ EXPORT void standin_eager(int on) {
 // Launches and copies do nothing, events are complete, nothing is checked: for benchmarks of callers.
 EXPORT void standin_stub(int on) { stub = on; }
 
-EXPORT void standin_check_lock(int on) { checks_lock = on; }
-EXPORT void standin_check_jobs(int on) { checks_jobs = on; }
-
-// Seconds after which a call ends the process that waits for a held operation or a host function.
-EXPORT void standin_patience(double seconds) {
-  LOCK;
-  driver.patience = seconds;
-}
-
 // All calls but the next k fail. k < 0: none do.
 EXPORT void standin_fail_from(long k, int code) {
   LOCK;
@@ -61,7 +52,7 @@ EXPORT int standin_hold(void* handle) {
 EXPORT int standin_release(void* handle) {
   LOCK;
   std::shared_ptr<Stream> stream;
-  if (uint64_t(handle) <= 2 && (!current() || !current()->alive)) return invalid_context;
+  if (uint64_t(handle) <= 2 && !current()) return invalid_context;
   if (int error = find_stream(handle, stream, true)) return error;
   for (Operation& operation : stream->operations) operation.held = false;
   driver.changed.notify_all();
@@ -72,29 +63,6 @@ EXPORT int standin_release(void* handle) {
 EXPORT void standin_budget(int pinned, int64_t nbytes) {
   LOCK;
   driver.budgets[pinned != 0] = nbytes;
-}
-
-EXPORT long standin_count(const char* name) {
-  for (Site* site = Site::first; site; site = site->next)
-    if (!strcmp(site->name, name)) return site->count;
-  return 0;
-}
-
-EXPORT void standin_reset_counts() {
-  LOCK;
-  for (Site* site = Site::first; site; site = site->next) site->count = 0;
-  for (Counts& counts : driver.counts) counts = Counts();
-  driver.stalls = 0;
-}
-
-EXPORT long standin_launches(const char* name) {
-  LOCK;
-  long sum = 0;
-  for (const Counts& counts : driver.counts) {
-    auto found = counts.launches.find(name);
-    if (found != counts.launches.end()) sum += found->second;
-  }
-  return sum;
 }
 
 // Lines of a name and a number: of a device's kernels, or (-1) of the functions. Returns the length, also
@@ -119,36 +87,19 @@ EXPORT long standin_copies(int device, int pageable) {
   return pageable ? driver.counts[device].pageable : driver.counts[device].copies;
 }
 
-// Calls that had to wait for all streams of their device.
-EXPORT long standin_stalls() {
-  LOCK;
-  return driver.stalls;
-}
-
-// How many there are: 0 streams with handles, 1 events, 2 modules, 3 functions, 4 blocks of device memory, 5
-// of pinned memory, 6 retained primary contexts, 7 operations, 8 bytes of device memory, 9 of pinned memory.
+// How many there are: 0 streams with handles, 1 events, 2 operations, 3 retained primary contexts, 4 blocks of
+// device memory, 5 of pinned memory.
 EXPORT long standin_live(int what) {
   LOCK;
   long n = 0;
-  if (what < 4)
-    return long(what == 0   ? driver.streams.live.size()
-                : what == 1 ? driver.events.live.size()
-                : what == 2 ? driver.modules.live.size()
-                            : driver.functions.live.size());
-  if (what < 6)
-    for (const auto& [address, block] : driver.blocks) n += (block.kind == Kind::pinned) == (what == 5);
-  if (what == 6)
-    for (const auto& one : driver.contexts) n += one->retains;
-  if (what > 7) return driver.used[what == 9];
-  if (what == 7)
+  if (what < 2) return long(what ? driver.events.live.size() : driver.streams.live.size());
+  if (what == 2)
     for (const auto& stream : driver.active) n += long(stream->operations.size());
+  if (what == 3)
+    for (const auto& one : driver.contexts) n += one->retains;
+  if (what > 3)
+    for (const auto& [address, block] : driver.blocks) n += (block.kind == Kind::pinned) == (what == 5);
   return n;
-}
-
-// Runs one operation, as a question does; false where none can run.
-EXPORT int standin_step() {
-  LOCK;
-  return driver.step();
 }
 
 // Runs all operations of a device that can run, or (wait) waits for all.
@@ -163,10 +114,4 @@ EXPORT void standin_drain(int device, int wait) {
 EXPORT int standin_sound() {
   LOCK;
   return driver.sound();
-}
-
-// Ends the errors that contexts return after a fault.
-EXPORT void standin_clear_errors() {
-  LOCK;
-  for (const auto& one : driver.contexts) one->error = 0;
 }

@@ -38,7 +38,6 @@ enum Code : int {
   not_found = 500,
   not_ready = 600,
   illegal_address = 700,
-  context_is_destroyed = 709,
   launch_failed = 719,
   not_permitted = 800,
   capture_unsupported = 900,
@@ -54,7 +53,6 @@ struct Stream;
 struct Context {
   uint64_t handle;
   int device;
-  bool primary, alive = false;
   int retains = 0;
   int error = 0;  // that all calls return after a fault
   std::shared_ptr<Stream> legacy = {};
@@ -88,7 +86,7 @@ struct Stream {
   uint64_t handle = 0;
   std::deque<Operation> operations = {};
   uint64_t appended = 0, finished = 0;
-  bool busy = false, dropped = false;
+  bool busy = false;
   std::shared_ptr<Capture> capture = nullptr;
 
   // The stream that the first operation waits for, or null.
@@ -156,7 +154,6 @@ template <class T>
 struct Table {
   uint64_t kind, made = 0;
   std::map<uint64_t, std::shared_ptr<T>> live = {};
-  std::set<uint64_t> lost = {};  // with their contexts
 
   void* add(std::shared_ptr<T> thing) {
     const uint64_t handle = kind << 32 | 16 * ++made;
@@ -168,16 +165,8 @@ struct Table {
     auto found = live.find(value);
     if (found != live.end()) return found->second;
     const bool made_here = value >> 32 == kind && !(value % 16) && uint32_t(value) / 16 - 1 < made;
-    if (made_here && !lost.count(value) && !thread().quiet)
-      die("got the handle %p, which has been destroyed", handle);
+    if (made_here && !thread().quiet) die("got the handle %p, which has been destroyed", handle);
     return nullptr;
-  }
-  void drop(const Context* context) {
-    for (auto it = live.begin(); it != live.end();) {
-      const bool lose = it->second->context == context;
-      if (lose) lost.insert(it->first);
-      it = lose ? live.erase(it) : std::next(it);
-    }
   }
 };
 
@@ -206,7 +195,7 @@ class Driver {
   std::condition_variable_any changed;
   bool initialized = false, forked = false, eager = false;
   int n_devices = 0;
-  std::vector<std::unique_ptr<Context>> contexts;  // the primary ones first
+  std::vector<std::unique_ptr<Context>> contexts;  // the primary ones of all devices
   std::vector<std::shared_ptr<Stream>> active;  // streams, those without handles too
   Table<Stream> streams{1};
   Table<Event> events{2};
@@ -215,8 +204,8 @@ class Driver {
   std::map<uint64_t, Block> blocks;
   int64_t budgets[2] = {-1, -1}, used[2] = {0, 0};  // of device memory and of pinned memory
   Counts counts[max_devices];
-  long stalls = 0;  // calls that had to wait for streams, although they are not asked to
-  double patience = 20;
+  // Seconds after which a call ends the process that waits for a held operation or a host function.
+  static constexpr double patience = 20;
   std::mt19937_64 random;
 
   static Driver& get() {
@@ -224,15 +213,6 @@ class Driver {
     return driver;
   }
 
-  Context* make_context(int device, bool primary) {
-    contexts.emplace_back(new Context{uint64_t(0x500000000) + 16 * (contexts.size() + 1), device, primary});
-    return contexts.back().get();
-  }
-  void start(Context* context) {
-    if (context->alive) return;
-    context->alive = true, context->error = 0;
-    context->legacy = make_stream(context, true);
-  }
   Context* context(const void* handle) const {
     for (const auto& one : contexts)
       if (one->handle == uint64_t(handle)) return one.get();
@@ -241,24 +221,6 @@ class Driver {
   std::shared_ptr<Stream> make_stream(Context* context, bool blocking) {
     active.push_back(std::make_shared<Stream>(Stream{context, blocking}));
     return active.back();
-  }
-
-  // Ends a context and all that it has.
-  void drop(Context* context) {
-    for (size_t i = active.size(); i-- > 0;) {
-      Stream& stream = *active[i];
-      if (stream.context != context) continue;
-      stream.operations.clear();
-      stream.finished = stream.appended;
-      stream.dropped = true;
-      active.erase(active.begin() + std::ptrdiff_t(i));
-    }
-    streams.drop(context), events.drop(context), modules.drop(context), functions.drop(context);
-    context->legacy.reset(), context->per_thread.clear();
-    for (auto it = blocks.begin(); it != blocks.end();)
-      it = it->second.context == context ? release(it) : std::next(it);
-    context->alive = false;
-    changed.notify_all();
   }
 
   // Appends an operation; returns its number, or 0 where the stream captures.
@@ -314,19 +276,16 @@ class Driver {
   }
 
   // Waits for all streams of a device, whose operations run in a random order.
-  bool idle(int device) {
-    bool waited = false;
+  void idle(int device) {
     std::vector<Place> places;
     for (const auto& stream : active)
       if (stream->context->device == device && stream->finished < stream->appended)
         places.push_back({stream, stream->appended});
     while (!places.empty()) {
-      waited = true;
       const size_t i = random() % places.size();
       run_to({places[i].stream, std::min(places[i].number, places[i].stream->finished + 1)});
       if (places[i].reached()) places.erase(places.begin() + std::ptrdiff_t(i));
     }
-    return waited;
   }
 
   int allocate(Kind kind, Context* context, uint64_t size, uint64_t* address) {
@@ -418,7 +377,7 @@ class Driver {
       mutex.lock();
     }
     stream.busy = false;
-    if (!stream.dropped) stream.operations.pop_front(), stream.finished++;
+    stream.operations.pop_front(), stream.finished++;
     changed.notify_all();
   }
   std::shared_ptr<Stream> share(const Stream& stream) const {

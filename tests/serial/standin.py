@@ -207,16 +207,12 @@ def cupy() -> ModuleType:
     """A module like CuPy's on the stand-in."""
     module = ModuleType("cupy")
     runtime = SimpleNamespace(
-        CUDARuntimeError=DriverError,
         hostAllocPortable=1,
         memcpyAsync=_memcpy_async,
         memsetAsync=_memset_async,
-        getDevice=current_index,
-        setDevice=lambda index: CupyDevice(index).use(),
         getDeviceCount=lambda: load().made(None, "cuDeviceGetCount"),
         driverGetVersion=lambda: load().made(None, "cuDriverGetVersion"),
         runtimeGetVersion=lambda: 13000,
-        pointerGetAttributes=lambda ptr: SimpleNamespace(device=_attribute(9, ptr)),
         getDeviceProperties=lambda index: {
             "name": b"stand-in",
             "multiProcessorCount": 1,
@@ -232,17 +228,16 @@ def cupy() -> ModuleType:
         PinnedMemory=PinnedMemory,
         PinnedMemoryPointer=_buffer_of,
         get_elapsed_time=lambda start, end: 1.0,
-        alloc=lambda nbytes: Memory(device_of(current_index()), nbytes),
         runtime=runtime,
         is_available=lambda: True,
         get_current_stream=lambda index=-1: device_of(index if index >= 0 else current_index()).current,
     )
     module.__version__ = "14.2.0"
-    module.ndarray, module.asarray, module.array, module.RawModule = ndarray, asarray, asarray, RawModule
+    module.ndarray, module.asarray, module.RawModule = ndarray, asarray, RawModule
     module.empty = lambda shape, dtype=float: device_of(current_index()).allocate(shape, dtype, ndarray)
     module.asnumpy = Array.get
     module.ascontiguousarray = _contiguous
-    for make in (np.zeros, np.ones, np.full, np.arange):
+    for make in (np.zeros, np.full):
         setattr(module, make.__name__, _made_by(make))
     return module
 

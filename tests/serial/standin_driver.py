@@ -28,30 +28,25 @@ _LETTERS = {
     "u": ctypes.c_uint,
     "l": ctypes.c_long,
     "s": ctypes.c_char_p,
-    "d": ctypes.c_double,
 }
 #: The functions with their parameters, a letter each.
 _SIGNATURES = """
-    cuInit:u cuDriverGetVersion:p cuDeviceGetCount:p cuDeviceGet:pi cuDeviceGetName:pii
-    cuDeviceGetAttribute:pii cuDeviceTotalMem_v2:pi cuDevicePrimaryCtxRetain:pi
-    cuDevicePrimaryCtxRelease_v2:i cuDevicePrimaryCtxGetState:ipp cuDevicePrimaryCtxReset_v2:i
-    cuCtxCreate_v2:pui cuCtxDestroy_v2:p cuCtxPushCurrent_v2:p cuCtxPopCurrent_v2:p cuCtxGetCurrent:p
-    cuCtxSetCurrent:p cuCtxGetDevice:p cuPointerGetAttribute:pia cuPointerGetAttributes:uppa
-    cuMemAlloc_v2:pz cuMemFree_v2:a cuMemAllocManaged:pzu cuMemHostAlloc:pzu cuMemFreeHost:p
-    cuMemcpyHtoDAsync_v2:apzp cuMemcpyDtoHAsync_v2:pazp cuMemcpyDtoDAsync_v2:aazp cuMemcpyAsync:aazp
-    cuMemcpy2DAsync_v2:pp cuMemsetD8Async:auzp cuStreamCreate:pu cuStreamCreateWithPriority:pui
-    cuStreamDestroy_v2:p
-    cuStreamWaitEvent:ppu cuStreamQuery:p cuStreamSynchronize:p cuStreamIsCapturing:pp
-    cuStreamBeginCapture_v2:pi cuStreamEndCapture:pp cuThreadExchangeStreamCaptureMode:p
-    cuLaunchHostFunc:ppp cuEventCreate:pu cuEventRecord:pp cuEventQuery:p cuEventSynchronize:p
-    cuEventDestroy_v2:p cuModuleLoad:ps cuModuleLoadData:ps cuModuleUnload:p cuModuleGetFunction:pps
-    cuLaunchKernel:puuuuuuuppp cuGetErrorName:ip cuGetErrorString:ip standin_set_seed:a standin_eager:i
-    standin_stub:i standin_check_lock:i standin_check_jobs:i standin_patience:d standin_fail_from:li
-    standin_fail_launch:si standin_quiet:i standin_hold:p standin_release:p standin_budget:il
-    standin_count:s standin_reset_counts: standin_launches:s standin_list:ipl standin_copies:ii
-    standin_stalls: standin_live:i standin_step: standin_drain:ii standin_sound: standin_clear_errors:
+    cuInit:u cuDriverGetVersion:p cuDeviceGetCount:p cuDeviceGet:pi cuDeviceGetAttribute:pii
+    cuDeviceTotalMem_v2:pi cuDevicePrimaryCtxRetain:pi cuDevicePrimaryCtxGetState:ipp
+    cuCtxPushCurrent_v2:p cuCtxPopCurrent_v2:p cuCtxGetCurrent:p cuCtxSetCurrent:p cuCtxGetDevice:p
+    cuPointerGetAttribute:pia cuPointerGetAttributes:uppa cuMemAlloc_v2:pz cuMemFree_v2:a
+    cuMemAllocManaged:pzu cuMemHostAlloc:pzu cuMemFreeHost:p cuMemcpyHtoDAsync_v2:apzp
+    cuMemcpyDtoHAsync_v2:pazp cuMemcpyDtoDAsync_v2:aazp cuMemcpyAsync:aazp cuMemcpy2DAsync_v2:pp
+    cuMemsetD8Async:auzp cuStreamCreate:pu cuStreamDestroy_v2:p cuStreamWaitEvent:ppu cuStreamQuery:p
+    cuStreamSynchronize:p cuStreamIsCapturing:pp cuStreamBeginCapture_v2:pi cuStreamEndCapture:pp
+    cuThreadExchangeStreamCaptureMode:p cuLaunchHostFunc:ppp cuEventCreate:pu cuEventRecord:pp
+    cuEventQuery:p cuEventSynchronize:p cuEventDestroy_v2:p cuModuleLoad:ps cuModuleLoadData:ps
+    cuModuleGetFunction:pps cuLaunchKernel:puuuuuuuppp cuGetErrorName:ip standin_set_seed:a
+    standin_eager:i standin_stub:i standin_fail_from:li standin_fail_launch:si standin_quiet:i
+    standin_hold:p standin_release:p standin_budget:il standin_list:ipl standin_copies:ii standin_live:i
+    standin_drain:ii standin_sound:
 """
-_LONG = {f"standin_{name}" for name in ("count", "launches", "list", "copies", "stalls", "live")}
+_LONG = {f"standin_{name}" for name in ("list", "copies", "live")}
 
 
 class DriverError(RuntimeError):
@@ -432,7 +427,7 @@ class Device:
             traceback.print_exception(error)
         sound = sound and not _failures
         _failures.clear()
-        if not self.lib.standin_live(7):
+        if not self.lib.standin_live(2):
             _kept.clear()
         return sound
 

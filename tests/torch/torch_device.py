@@ -43,7 +43,7 @@ class Gpu(fake_torch.Gpu):
     @property
     def n_launched(self):
         """Operations in streams that have yet to run."""
-        return self.device.lib.standin_live(7)
+        return self.device.lib.standin_live(2)
 
     def copy_later(self, tensor):
         """A tensor's values on the host, once the caller's stream comes to this."""
