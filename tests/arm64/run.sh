@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The codecs on arm64, without such a machine: compiled by a cross compiler, run by qemu on a Python of Debian's and
-# the wheels that others publish for it. What every codec makes of some ten thousand arrays is compared with this
+# the wheels that others publish for it. What every codec makes of some thousands of arrays is compared with this
 # machine, byte for byte; then the codecs' tests run, among them those against the streams of other libraries.
 #
 #   run.sh [TEST FILE]...

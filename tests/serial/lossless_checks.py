@@ -2,13 +2,11 @@
 
 import ctypes
 import mmap
-from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
-import pytest
+from floats import on_every_level
 
-from compcoll import FrameError, decode
 from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.core import _cpu, dtypes
 from compcoll.frame import HEADER_NBYTES, inspect
@@ -18,88 +16,71 @@ PAGE = mmap.PAGESIZE
 GUARD = 0xA5
 
 
-@contextmanager
-def cpu_level(name):
-    before = _cpu.level()
-    _cpu.set_level(name)
-    try:
-        yield
-    finally:
-        _cpu.set_level(before)
-
-
-def fenced(use: str, nbytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes whose end nothing can be read behind, and 64 guard bytes before them; until the next call."""
-    pages = -(-(nbytes + 64) // PAGE) + 1
-    memory = _fence(use, pages)[-PAGE - nbytes - 64 : -PAGE]
+def fenced(use: str, nbytes: int, at_end: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes beside a page without access, and 64 guard bytes on their other side; until the next call."""
+    pages = -(-(nbytes + 64) // PAGE)
+    memory = _fence(use, pages)
     memory[:] = GUARD
-    return memory[64:], memory[:64]
+    if at_end:
+        return memory[-nbytes or memory.size :], memory[-nbytes - 64 : -nbytes or memory.size]
+    return memory[:nbytes], memory[nbytes : nbytes + 64]
 
 
 @cache
 def _fence(use: str, pages: int) -> np.ndarray:
-    memory = np.frombuffer(mmap.mmap(-1, pages * PAGE), np.uint8)
-    last = ctypes.c_void_p(memory.ctypes.data + (pages - 1) * PAGE)
+    """Memory between two pages without access."""
+    memory = np.frombuffer(mmap.mmap(-1, (pages + 2) * PAGE), np.uint8)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mprotect(last, ctypes.c_size_t(PAGE), 0):
-        raise OSError(ctypes.get_errno(), "mprotect")
-    return memory
+    for begin in (0, (pages + 1) * PAGE):
+        if libc.mprotect(ctypes.c_void_p(memory.ctypes.data + begin), ctypes.c_size_t(PAGE), 0):
+            raise OSError(ctypes.get_errno(), "mprotect")
+    return memory[PAGE:-PAGE]
+
+
+def encoded(codec, array: np.ndarray, capacity: int) -> tuple[int, bytes]:
+    """Payload bytes, or a negative status, and the payload: from a source and into a room that are fenced."""
+    (src, _), (dst, guard) = fenced("src", array.nbytes), fenced("dst", capacity)
+    src[:] = array.reshape(-1).view(np.uint8)
+    code, params = dtypes.code_of(array.dtype), codec.params(array.dtype, array.shape)
+    index = _cpu.index(codec.name)
+    n, bound, out_params = _cpu.encode(index, code, array.shape, params, src, dst)
+    assert (guard == GUARD).all()
+    assert n < 0 or (bound, out_params) == (0, params)
+    return n, bytes(dst[: max(n, 0)])
 
 
 def payloads(codec, array: np.ndarray, capacity: int | None = None) -> bytes:
-    """The codec's payload, the same on every level, from a source and into a room that are fenced."""
-    name, code, shape = codec.name, dtypes.code_of(array.dtype), array.shape
-    params = codec.params(array.dtype, shape)
+    """The codec's payload, the same on every level; None where it does not fit."""
     room = array.nbytes + array.nbytes // 4 + 4096 if capacity is None else capacity
-    results = {}
-    for level in _cpu.available_levels():
-        (src, _), (dst, guard) = fenced("src", array.nbytes), fenced("dst", room)
-        src[:] = array.reshape(-1).view(np.uint8)
-        with cpu_level(level):
-            n, bound, out_params = _cpu.encode(_cpu.index(name), code, shape, params, src, dst)
-        assert (guard == GUARD).all()
-        if n >= 0:
-            assert bound == 0
-            assert out_params == params
-        results[level] = (n, bytes(dst[:n]) if n >= 0 else b"")
-    assert len(set(results.values())) == 1, {level: n for level, (n, _) in results.items()}
-    n, payload = next(iter(results.values()))
+    results = on_every_level(encoded, codec, array, room)
+    assert len(set(results)) == 1, [n for n, _ in results]
+    n, payload = results[0]
     assert n >= 0 or (capacity is not None and n == _cpu.TOO_LARGE)
     return payload if n >= 0 else None
 
 
-def decode_everywhere(codec, payload: bytes, array: np.ndarray) -> int:
-    """Decode on every level between fences; the status, which is 0 only where they all agree."""
+def decoded(codec, payload: bytes, array: np.ndarray) -> tuple[int, bytes]:
+    """The status of decoding between fences, and the values where it is 0."""
+    (data, _), (dst, guard) = fenced("payload", len(payload)), fenced("decoded", array.nbytes)
+    data[:] = np.frombuffer(payload, np.uint8)
     code, params = dtypes.code_of(array.dtype), codec.params(array.dtype, array.shape)
-    statuses = set()
-    decoded = set()
-    for level in _cpu.available_levels():
-        (data, _), (dst, guard) = fenced("payload", len(payload)), fenced("decoded", array.nbytes)
-        data[:] = np.frombuffer(payload, np.uint8)
-        with cpu_level(level):
-            status = _cpu.decode(_cpu.index(codec.name), code, array.shape, params, data, dst)
-        assert (guard == GUARD).all()
-        statuses.add(status)
-        if status == 0:
-            decoded.add(bytes(dst))
-    assert len(statuses) == 1
-    assert len(decoded) <= 1
-    status = statuses.pop()
+    status = _cpu.decode(_cpu.index(codec.name), code, array.shape, params, data, dst)
+    assert (guard == GUARD).all()
     assert status in (0, _cpu.BAD_STREAM)
-    return status
+    return status, b"" if status else bytes(dst)
+
+
+def decode_everywhere(codec, payload: bytes, array: np.ndarray) -> tuple[int, bytes]:
+    """What `decoded` gives, the same on every level."""
+    results = on_every_level(decoded, codec, payload, array)
+    assert len(set(results)) == 1, [status for status, _ in results]
+    return results[0]
 
 
 def check_round_trip(codec, array: np.ndarray) -> bytes:
     """Equal bits back on every level, from equal bytes; and a room that is too small is noticed."""
     payload = payloads(codec, array)
-    code, params = dtypes.code_of(array.dtype), codec.params(array.dtype, array.shape)
-    for level in _cpu.available_levels():
-        (data, _), (dst, guard) = fenced("payload", len(payload)), fenced("decoded", array.nbytes)
-        data[:] = np.frombuffer(payload, np.uint8)
-        with cpu_level(level):
-            assert _cpu.decode(_cpu.index(codec.name), code, array.shape, params, data, dst) == 0
-        assert (guard == GUARD).all()
-        assert bytes(dst) == array.tobytes()
+    assert decode_everywhere(codec, payload, array) == (0, array.tobytes())
     assert payloads(codec, array, len(payload)) == payload
     if payload:
         assert payloads(codec, array, len(payload) - 1) is None
@@ -110,28 +91,27 @@ def check_add(codec, array: np.ndarray) -> None:
     """The fused addition, where there is one, gives what decoding and adding give, on every level."""
     acc = np.arange(array.size).astype(accumulator_dtype(array.dtype))
     frame = codec.encode(array)
-    assert inspect(frame).codec == codec.name
+    info = inspect(frame)
+    assert info.codec == codec.name
     with np.errstate(over="ignore"):
         expected = acc + array.astype(acc.dtype)
-    for level in _cpu.available_levels():
-        with cpu_level(level):
-            out = acc.copy()
-            info, codes = inspect(frame), [dtypes.code_of(one.dtype) for one in (array, out)]
-            args = _cpu.index(codec.name), codes[0], array.shape, info.params, frame[HEADER_NBYTES:]
-            status = _cpu.decode_add(*args, out.view(np.uint8), codes[1])
-            if status is None:
-                return
-            assert status == 0
-            assert out.tobytes() == expected.tobytes()
+
+    def added():
+        out = acc.copy()
+        args = _cpu.index(codec.name), dtypes.code_of(array.dtype), array.shape, info.params
+        data = frame[HEADER_NBYTES:], out.view(np.uint8)
+        return _cpu.decode_add(*args, *data, dtypes.code_of(out.dtype)), out.tobytes()
+
+    assert set(on_every_level(added)) <= {(0, expected.tobytes()), (None, acc.tobytes())}
 
 
 def check_damage(codec, array: np.ndarray, rng) -> None:
     """No damaged payload makes a decoder touch what is not its own, or levels disagree."""
     payload = payloads(codec, array)
     for cut in {0, 1, 7, 8, len(payload) // 2, len(payload) - 1} & set(range(len(payload))):
-        assert decode_everywhere(codec, payload[:cut], array) == _cpu.BAD_STREAM
-    assert decode_everywhere(codec, payload + bytes(8), array) == _cpu.BAD_STREAM
-    for _ in range(60):
+        assert decode_everywhere(codec, payload[:cut], array)[0] == _cpu.BAD_STREAM
+    assert decode_everywhere(codec, payload + bytes(8), array)[0] == _cpu.BAD_STREAM
+    for _ in range(30):
         bad = np.frombuffer(payload, np.uint8).copy()
         size = bad.size if rng.random() < 0.5 else min(bad.size, 96)  # headers deserve half of it
         for at in rng.integers(0, size, rng.integers(1, 4)):
@@ -178,11 +158,3 @@ def samples(dtype: np.dtype, n: int, seed: int = 0) -> dict[str, np.ndarray]:
         "sparse": sparse,
         "wide": wide,
     }
-
-
-def check_damaged_head(codec, array, at):
-    """One changed bit of a payload's head, which no checksum guards, is told."""
-    frame = codec.encode(array, checksum=False).copy()
-    frame[inspect(frame).payload_offset + at] ^= 1
-    with pytest.raises(FrameError, match="not a stream of this codec"):
-        decode(frame)

@@ -2,7 +2,16 @@
 
 import numpy as np
 import pytest
-from floats import bits, decode_add_guarded, decode_guarded, encode, on_every_level, reals
+from floats import (
+    bits,
+    decode_add_guarded,
+    decode_guarded,
+    encode,
+    exact,
+    largest_error,
+    on_every_level,
+    reals,
+)
 from shared_data import shared
 
 import compcoll
@@ -14,9 +23,9 @@ from compcoll.frame import HEADER_NBYTES, inspect
 FLOAT32 = np.dtype(np.float32)
 
 
-def agreed(f):
-    """f(), a payload (or the negative status) and what belongs to it, which are the same on every level."""
-    first, *others = on_every_level(f)
+def agreed(f, *args):
+    """f(*args), a payload (or the negative status) and what belongs to it, the same on every level."""
+    first, *others = on_every_level(f, *args)
     for other in others:
         assert np.array_equal(other[0], first[0])
         assert other[1:] == first[1:]
@@ -25,51 +34,69 @@ def agreed(f):
 
 def encode_everywhere(codec, array):
     """Payload (or the negative status), bound and params of every level."""
-    return agreed(lambda: encode(codec, array))
+    return agreed(encode, codec, array)
 
 
 def decode_everywhere(codec, params, payload, array):
-    """The values of a sound payload, which are the same on every level."""
-    results = on_every_level(lambda: decode_guarded(codec, params, payload, array.dtype, array.size))
-    assert [status for _, status in results] == [0] * len(results)
-    assert len({bits(decoded).tobytes() for decoded, _ in results}) == 1
-    return results[0][0]
+    """The values of a sound payload, which are the same on every level; adding it adds them."""
+    results = on_every_level(decoded_and_added, codec, params, payload, array)
+    assert len({bits(decoded).tobytes() for decoded in results}) == 1
+    return results[0]
 
 
-def status_of(codec, params, payload, dtype, n):
-    """What decoding any bytes answers, which is what adding them does, where that is fused."""
-    _, status = decode_guarded(codec, params, payload, dtype, n)
-    start = np.zeros(n, accumulator_dtype(dtype))
-    assert decode_add_guarded(codec, params, payload, dtype, start)[1] in (status, None)
-    return status
-
-
-def check_decode_add(codec, params, payload, array):
-    """Adding a payload gives what decoding it and adding give, where addition is fused."""
-    decoded, _ = decode_guarded(codec, params, payload, array.dtype, array.size)
+def decoded_and_added(codec, params, payload, array):
+    """The values of a sound payload; adding it gives what decoding and adding give, where that is fused."""
+    decoded, status = decode_guarded(codec, params, payload, array.dtype, array.size)
+    assert status == 0
     acc = accumulator_dtype(array.dtype)
     start = np.full(reals(decoded).size, 0.3).astype(dtypes.real_dtype(acc))
     with np.errstate(all="ignore"):
         expected = start + reals(decoded).astype(start.dtype)
     total, status = decode_add_guarded(codec, params, payload, array.dtype, start.view(acc))
-    if status is None:
-        return
-    assert status == 0
-    assert np.array_equal(reals(total), expected, equal_nan=True)
+    if status is not None:
+        assert status == 0
+        assert np.array_equal(reals(total), expected, equal_nan=True)
+    return decoded
+
+
+def roundtrip(codec, array):
+    """Payload (or the negative status), decoded values within the bound (or None), and the bound."""
+    payload, bound, params = encode_everywhere(codec, array)
+    if isinstance(payload, int):
+        return payload, None, bound
+    decoded = decode_everywhere(codec, params, payload, array)
+    assert payload.size <= array.nbytes
+    assert largest_error(array, decoded) <= exact(bound)
+    return payload, decoded, bound
+
+
+def status_of(codec, params, payload, dtype, n):
+    """What decoding any bytes answers on every level, which is what adding them does, where that is fused."""
+
+    def answer():
+        decoded, status = decode_guarded(codec, params, payload, dtype, n)
+        start = np.zeros(n, accumulator_dtype(dtype))
+        assert decode_add_guarded(codec, params, payload, dtype, start)[1] in (status, None)
+        return status, bits(decoded).tobytes() if status == 0 else b""
+
+    first, *others = on_every_level(answer)
+    assert all(other == first for other in others)
+    return first[0]
 
 
 def check_wave(codec, dtype, n):
     """A frame of n values is never larger than they are and keeps to its bound, which is returned."""
     count = n * (2 if dtype.kind == "c" else 1)
     array = np.sin(np.arange(count) / 50).astype(dtypes.real_dtype(dtype)).view(dtype)
-    frame = codec.encode(array)
+    frame, *others = on_every_level(codec.encode, array)
+    assert all(np.array_equal(other, frame) for other in others)
     assert frame.nbytes <= array.nbytes + HEADER_NBYTES
     if n > 64:
         assert inspect(frame).codec == codec.name
-    decoded = compcoll.decode(frame)
-    assert decoded.dtype == dtype
-    error = np.abs(reals(decoded).astype(float) - reals(array).astype(float)).max(initial=0)
-    assert error <= inspect(frame).bound
+    for decoded in on_every_level(compcoll.decode, frame):
+        assert decoded.dtype == dtype
+        error = np.abs(reals(decoded).astype(float) - reals(array).astype(float)).max(initial=0)
+        assert error <= inspect(frame).bound
     return inspect(frame).bound
 
 
@@ -88,6 +115,14 @@ def nbytes_within(codec, array, capacity):
     n, _, _ = _cpu.encode(codec._index, code, array.shape, asked, bits(array), room[:capacity])
     assert (room[capacity:] == 0xA5).all()
     return n
+
+
+def check_capacity(codec, array):
+    """The payload comes with just its room and with more, and with less none, on every level."""
+    need = encode(codec, array)[0].size
+    for capacity in (0, 1, need - 1, need, need + 7):
+        expected = need if capacity >= need else _cpu.TOO_LARGE
+        assert set(on_every_level(nbytes_within, codec, array, capacity)) == {expected}
 
 
 def field(name):

@@ -1,8 +1,10 @@
 """What all codecs share: specs, the registry, frames in and out, errors."""
 
+import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from itertools import product
 
 import floats
 import numpy as np
@@ -14,6 +16,7 @@ import compcoll
 from compcoll import FrameError, codec, codecs, decode, inspect
 from compcoll.codecs import base, decoding, registry
 from compcoll.core import dtypes
+from compcoll.frame import HEADER_NBYTES
 
 SPECS = [
     "raw",
@@ -53,38 +56,38 @@ def test_spec_makes_an_equal_codec(spec):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i4", "c8", "u1"])
-def test_frame_describes_itself(spec, dtype):
-    array = (VALUES * 100).astype(dtype).reshape(10, 100)
+def test_shapes_and_dtypes_come_back(spec):
     made = codec(spec)
-    frame = made.encode(array)
-    info = inspect(frame)
-    assert (info.dtype, info.shape, info.nbytes) == (array.dtype, array.shape, array.nbytes)
-    assert frame.dtype == np.uint8
-    assert frame.size == info.frame_nbytes <= made.max_nbytes(array.size, array.dtype)
-    out = decode(frame)
-    assert (out.dtype, out.shape) == (array.dtype, array.shape)
-    if made.lossless or array.dtype.kind in "iu":
-        assert out.tobytes() == array.tobytes()
-        assert info.bound == 0
-    else:
-        assert np.abs(out - array).max() <= info.bound
+    for dtype, shape in product(
+        dtypes.CODES, [(), (0,), (5,), (48,), (3, 0, 2), (6, 8), (2, 4, 6), (10, 100)]
+    ):
+        array = np.rint(np.sin(np.arange(math.prod(shape)) / 7) * 9).reshape(shape)
+        array = (abs(array) if dtype.kind == "u" else array).astype(dtype)
+        frame = made.encode(array)
+        info, decoded = inspect(frame), decode(frame)
+        assert (info.dtype, info.shape, info.nbytes, info.size) == (dtype, shape, array.nbytes, array.size)
+        assert frame.dtype == np.uint8
+        assert info.payload_offset == HEADER_NBYTES
+        assert info.frame_nbytes == frame.size <= made.max_nbytes(array.size, dtype)
+        assert made.max_nbytes(array.size, dtype) == HEADER_NBYTES + array.nbytes
+        assert (decoded.dtype, decoded.shape) == (dtype, shape)
+        if made.lossless or dtype.kind in "iu" or codec(info.codec).lossless:
+            assert decoded.tobytes() == array.tobytes()
+            assert info.bound == 0
+        else:
+            assert not info.fallback
+            assert np.abs(decoded.astype(complex) - array.astype(complex)).max(initial=0) <= info.bound
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_decode_add_adds(spec):
-    frame, into = codec(spec).encode(VALUES), np.ones_like(VALUES)
-    expected = into + decode(frame)
-    assert decoding.decode_add(frame, into) is into
-    np.testing.assert_array_equal(into, expected)
-
-
-@pytest.mark.parametrize("spec", ["raw", "float", "zfp:rate=16", "int8"])
-def test_halves_are_summed_in_float32(spec):
-    halves = VALUES.astype("f2")
-    frame, into = codec(spec).encode(halves), np.full(halves.size, 1000, "f4")
-    decoding.decode_add(frame, into)
-    np.testing.assert_array_equal(into, np.float32(1000) + decode(frame).astype("f4"))
+    """Halves are summed in float32."""
+    for dtype, start in (("f4", 1), ("f2", 1000)):
+        array, into = VALUES.astype(dtype), np.full(VALUES.size, start, "f4")
+        frame = codec(spec).encode(array)
+        expected = into + decode(frame).astype("f4")
+        assert decoding.decode_add(frame, into) is into
+        np.testing.assert_array_equal(into, expected)
 
 
 LOSSY = ["zfp:rate=8", "szp:abs=0.001", "szp:rel=0.01", "int8", "int4", "fp8", "bfp:bits=6", "bfp:rel=0.01"]
@@ -92,17 +95,20 @@ COMPLEX = [np.dtype(np.complex64), np.dtype(np.complex128)]
 
 
 def largest_square(array, decoded):
-    """The largest |x - x'|^2 of all finite x, exactly."""
-    pairs = [
+    """The largest |x - x'|^2 of all finite x, exactly, where a rounded error is close to the largest."""
+    finite = np.isfinite(array)
+    x, y = array[finite], decoded[finite]
+    rounded = np.abs(x.astype(np.clongdouble) - y.astype(np.clongdouble))
+    close = ~(rounded < rounded.max(initial=0) * (1 - 2.0**-50))
+    parts = [
         (Fraction(a.real) - Fraction(b.real), Fraction(a.imag) - Fraction(b.imag))
-        for a, b in zip(array.reshape(-1).tolist(), decoded.reshape(-1).tolist(), strict=True)
-        if np.isfinite(a)
+        for a, b in zip(x[close].tolist(), y[close].tolist(), strict=True)
     ]
-    return max((x * x + y * y for x, y in pairs), default=Fraction(0))
+    return max((a * a + b * b for a, b in parts), default=Fraction(0))
 
 
 @pytest.mark.parametrize("spec", LOSSY)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(array=floats.arrays(COMPLEX[0]) | floats.arrays(COMPLEX[1]), carried=st.sampled_from([0.0, 0.25]))
 def test_bound_of_complex_numbers(spec, array, carried):
     """It is one of |x - x'|, whatever the bits."""
@@ -195,11 +201,6 @@ def test_threads_encode_at_the_same_time(n):
             assert all((a == decode(frame)).all() for a, frame in zip(sums, frames, strict=True))
 
 
-def test_carried_error_adds_up():
-    assert inspect(codec("szp:abs=0.5").encode(VALUES, carried=0.25)).bound == 0.75
-    assert inspect(codec("raw").encode(VALUES, carried=0.25)).bound == 0.25
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -209,12 +210,6 @@ def test_carried_error_adds_up():
         (lambda: codec("zfp:speed=3"), ValueError, "has no option 'speed'; it has"),
         (lambda: codec("raw:x=1"), ValueError, "it has none"),
         (lambda: codec("zfp:rate=8,rate=9"), ValueError, "given twice"),
-        (lambda: codec("zfp:rate=0"), ValueError, "rate.*0"),
-        (lambda: codec("zfp:rate=65"), ValueError, "65"),
-        (lambda: codec("zfp:rate=many"), ValueError, "many"),
-        (lambda: codec("mpc:dim=33"), ValueError, "33"),
-        (lambda: codec("szp:abs=0"), ValueError, "0"),
-        (lambda: codec("int8:block=33"), ValueError, "33"),
         (lambda: codec("raw").encode(np.zeros((1, 1, 1, 1))), ValueError, "4 dimensions: at most 3"),
         (lambda: codec("raw").encode(np.zeros(1, "U3")), TypeError, "dtype <U3 is not supported"),
         (lambda: codec("raw").encode(np.zeros(1, ">f4")), TypeError, "dtype >f4 is not supported"),

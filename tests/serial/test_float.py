@@ -1,6 +1,7 @@
 """`float`: every bit pattern of every type, the same bytes on every level, and the ratios it is for."""
 
 import hashlib
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ from lossless_checks import (
     DTYPES,
     check_add,
     check_damage,
-    check_damaged_head,
     check_frame,
     check_round_trip,
     decode_everywhere,
@@ -19,7 +19,6 @@ from lossless_checks import (
 )
 from shared_data import shared
 
-import compcoll
 from compcoll.codecs.float import Float
 from compcoll.core import _cpu, dtypes
 
@@ -35,11 +34,11 @@ def test_every_small_size(dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("kind", samples(np.dtype(np.float32), 1))
-def test_around_chunks(dtype, kind):
+def test_around_chunks(dtype):
     values = CHUNK_NBYTES // dtype.itemsize
     for n in (1000, values - 1, values, values + 1, 2 * values + 333):
-        check_round_trip(Float(), samples(dtype, n, n)[kind])
+        for array in samples(dtype, n, n).values():
+            check_round_trip(Float(), array)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, "bfloat16"])
@@ -50,17 +49,7 @@ def test_every_bit_pattern(dtype):
     check_round_trip(Float(), np.random.default_rng(1).permutation(array).view(dtype))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_special_values(dtype):
-    info = np.finfo(dtype)
-    word = np.dtype(f"u{np.dtype(dtype).itemsize}")
-    special = np.array([0.0, -0.0, np.inf, -np.inf, info.max, info.tiny, info.smallest_subnormal], dtype)
-    nans = np.array([np.nan], dtype).view(word) ^ np.arange(200, dtype=word)
-    array = np.concatenate([special.view(word), nans, special.view(word) + word.type(1)])
-    check_round_trip(Float(), np.resize(array, 20000).view(dtype))
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=9000), st.sampled_from(FLOATS))
 def test_any_bytes(data, dtype):
     array = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
@@ -125,32 +114,12 @@ def test_frozen_streams(dtype, sha256):
     assert hashlib.sha256(payloads(Float(), array)).hexdigest() == sha256, "a change needs a new version"
 
 
-def test_integers_go_raw():
-    array = np.arange(1000)
-    assert compcoll.inspect(check_frame(Float(), array)).codec == "raw"
-
-
-def test_what_is_constant_costs_nothing():
-    rng = np.random.default_rng(0)
-    half = (rng.standard_normal(50000) * 0.02).astype(np.float16)
-    assert Float().encode(half.astype(np.float32)).nbytes < Float().encode(half).nbytes * 1.01
-    assert Float().encode(np.full(50000, np.pi)).nbytes < 400
-
-
 @pytest.mark.parametrize(
     ("file", "least"), [("transformer_weights.bf16", 1.52), ("transformer_gradients.bf16", 1.48)]
 )
 def test_ratio(file, least):
     array = np.fromfile(shared("data") / file, dtypes.BFLOAT16)
     assert array.nbytes / check_frame(Float(), array).nbytes > least
-
-
-def test_ratio_is_near_the_entropy():
-    values = (np.random.default_rng(5).standard_normal(1 << 18) * 0.02).astype(dtypes.BFLOAT16)
-    _, count = np.unique(values.view(np.uint16) >> 7 & 255, return_counts=True)
-    p = count / count.sum()
-    bound = 16 / (8 - (p * np.log2(p)).sum())
-    assert values.nbytes / Float().encode(values).nbytes > 0.98 * bound
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -160,13 +129,7 @@ def test_add(dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("kind", ["noise", "sparse", "bits"])
-def test_damage(dtype, kind):
+def test_damage(dtype):
     rng = np.random.default_rng(7)
-    for n in (100, 5000):
+    for n, kind in product((100, 5000), ("noise", "sparse", "bits")):
         check_damage(Float(), samples(dtype, n)[kind], rng)
-
-
-def test_damaged_frame():
-    """One changed bit of a payload's head, which no checksum guards."""
-    check_damaged_head(Float(), samples(np.dtype(np.float32), 5000)["noise"], 0)

@@ -6,31 +6,17 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from floats import (
-    FLOATS,
-    arrays,
-    bits,
-    decode_guarded,
-    encode,
-    exact,
-    finite,
-    largest_error,
-    limited,
-    reals,
-    top,
-)
+from floats import FLOATS, arrays, bits, decode_guarded, encode, exact, finite, limited, reals, top
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lossy_checks import (
     FLOAT32,
     agreed,
-    check_decode_add,
+    check_capacity,
     check_refused,
     check_wave,
-    decode_everywhere,
-    encode_everywhere,
     field,
-    nbytes_within,
+    roundtrip,
     status_of,
 )
 
@@ -40,19 +26,15 @@ from compcoll.core import _cpu, dtypes
 from compcoll.core.errors import FrameError
 from compcoll.frame import HEADER_NBYTES, inspect
 
-pytestmark = pytest.mark.usefixtures("level")
+SETTINGS = settings(max_examples=150, deadline=None)
 
 
 def check(codec, array, limit=None):
-    """Encode, decode, compare; returns the payload or the status."""
-    payload, bound, params = encode(codec, array)
-    if isinstance(payload, int):
+    """Encode, decode and add on every level, compare; returns the payload or the status."""
+    payload, decoded, bound = roundtrip(codec, array)
+    if decoded is None:
         assert payload in (_cpu.TOO_LARGE, _cpu.UNREPRESENTABLE)
         return payload
-    decoded, status = decode_guarded(codec, params, payload, array.dtype, array.size)
-    assert status == 0
-    assert payload.size <= array.nbytes
-    assert largest_error(array, decoded) <= exact(bound)
     if limit is not None:
         assert exact(bound) <= limit
     hard = ~finite(array)
@@ -63,10 +45,6 @@ def check(codec, array, limit=None):
 def span(array):
     values = reals(array)[finite(array)].tolist()
     return exact(max(values)) - exact(min(values)) if values else Fraction(0)
-
-
-# Levels are compared inside, so the autouse fixture's repetition is only of use where it is not.
-SETTINGS = settings(max_examples=150, deadline=None)
 
 
 @SETTINGS
@@ -82,33 +60,10 @@ def test_relative_bound(array, rel):
     check(SZP(rel=rel), array, exact(rel) * span(array))
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_levels_give_the_same_bytes(dtype):
-    rng = np.random.default_rng(5)
-    for n in (1, 31, 33, 1000, 4097):
-        count = n * (2 if dtype.kind == "c" else 1)
-        array = np.cumsum(rng.standard_normal(count)).astype(dtypes.real_dtype(dtype)).view(dtype)
-        array[n // 2] = np.nan
-        for codec in (SZP(), SZP(rel=1e-7), SZP(abs=0.25)):
-            encode_everywhere(codec, array)
-
-
-@SETTINGS
-@given(arrays(), st.integers(-40, 40))
-def test_levels_give_the_same_bytes_for_any_bits(array, exponent):
-    codec = SZP(abs=2.0**exponent / 3)
-    payload, _, params = encode_everywhere(codec, array)
-    if not isinstance(payload, int):
-        decode_everywhere(codec, params, payload, array)
-
-
-@pytest.mark.parametrize("rel", [1e-2, 1e-3, 1e-4, 2e-5])
-def test_rounding_to_float32_sends_no_block_out_unchanged(rel):
+def test_rounding_to_float32_sends_no_block_out_unchanged():
     array = np.random.default_rng(3).standard_normal(32_000).astype(np.float32)
-    payload, bound, params = encode(SZP(rel=rel), array)
-    decoded, _ = decode_guarded(SZP(), params, payload, FLOAT32, array.size)
-    assert np.abs(decoded.astype(float) - array).max() <= bound
-    assert 255 not in payload[:1000]
+    for rel in (1e-2, 1e-3, 1e-4, 2e-5):
+        assert 255 not in check(SZP(rel=rel), array)[:1000]
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -123,54 +78,40 @@ def test_ties(dtype):
 def test_large_values_escape_alone():
     array = np.ones(320, np.float32)
     array[100] = 3e38
-    payload, _, params = encode(SZP(abs=1e-3), array)
+    payload, decoded, _ = roundtrip(SZP(abs=1e-3), array)
     assert list(payload[:10]).count(255) == 1
-    decoded, _ = decode_guarded(SZP(), params, payload, FLOAT32, 320)
     assert decoded[100] == array[100]
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("rel", [0.4, 1e-2, 1e-5])
-def test_the_largest_values_do_not_become_infinite(dtype, rel):
+def test_the_largest_values_do_not_become_infinite(dtype):
     real = dtypes.real_dtype(dtype)
-    most = ml_dtypes.finfo(real).max
-    array = np.linspace(-1, 1, 3200).astype(real) * most
-    codec = SZP(rel=rel)
-    payload, bound, params = encode(codec, array.view(dtype))
-    if not isinstance(payload, int):
-        decoded, _ = decode_guarded(codec, params, payload, dtype, array.view(dtype).size)
-        assert finite(decoded).all()
-        assert largest_error(array, decoded) <= exact(bound)
+    array = np.linspace(-1, 1, 640).astype(real) * ml_dtypes.finfo(real).max
+    for rel in (0.4, 1e-2, 1e-5):
+        decoded = roundtrip(SZP(rel=rel), array.view(dtype))[1]
+        assert decoded is None or finite(decoded).all()
 
 
 def test_zero_blocks_cost_their_width_byte():
-    payload = check(SZP(abs=1e-3), np.zeros(32 * 1000, np.float32))
-    assert payload.size == 1000
+    assert check(SZP(abs=1e-3), np.zeros(32 * 1000, np.float32)).size == 1000
     assert check(SZP(), np.zeros(32 * 1000, np.float64)).size == 1000
 
 
-@pytest.mark.parametrize("value", [1.0, -3.75e-5, 6e4])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_equal_values_are_exact(dtype, value):
-    array = np.full(1000, value).astype(dtypes.real_dtype(dtype)).view(dtype)
-    payload, bound, params = encode(SZP(), array)
-    assert bound == 0
-    assert np.array_equal(decode_guarded(SZP(), params, payload, dtype, array.size)[0], array)
+def test_equal_values_are_exact(dtype):
+    for value in (1.0, -3.75e-5, 6e4):
+        array = np.full(1000, value).astype(dtypes.real_dtype(dtype)).view(dtype)
+        _, decoded, bound = roundtrip(SZP(), array)
+        assert bound == 0
+        assert np.array_equal(decoded, array)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("n", [0, 1, 2, 31, 32, 33, 64, 127, 100_003])
-def test_sizes(dtype, n):
-    bound = check_wave(SZP(abs=0.01), dtype, n)
-    assert 0.01 * (1 - 2**-49) <= bound <= 0.01 if n > 64 else bound <= 0.01
-    assert bound == 0.01 or dtype.kind == "c" or n <= 64
-
-
-def test_incompressible_arrays_go_out_raw():
-    array = np.frombuffer(np.random.default_rng(0).bytes(4000), np.float32)
-    frame = SZP(abs=1e-9).encode(array)
-    assert inspect(frame).codec != "szp"
-    assert bits(compcoll.decode(frame)).tobytes() == bits(array).tobytes()
+def test_sizes(dtype):
+    for n in (0, 1, 2, 31, 32, 33, 64, 127, 20_003):
+        bound = check_wave(SZP(abs=0.01), dtype, n)
+        assert 0.01 * (1 - 2**-49) <= bound <= 0.01 if n > 64 else bound <= 0.01
+        assert bound == 0.01 or dtype.kind == "c" or n <= 64
 
 
 @pytest.mark.parametrize("name", ["vorticity.512_512", "transformer_gradients.f32"])
@@ -180,15 +121,6 @@ def test_fields(name):
     error = np.abs(array.astype(float) - compcoll.decode(frame)).max()
     assert error <= 1e-3 * float(array.max() - array.min())
     assert frame.nbytes < array.nbytes / 3
-
-
-@SETTINGS
-@given(arrays(), st.integers(-20, 20))
-def test_decode_add_is_decode_then_add(array, exponent):
-    codec = SZP(abs=2.0**exponent)
-    payload, _, params = encode(codec, array)
-    if not isinstance(payload, int):
-        check_decode_add(codec, params, payload, array)
 
 
 def add(params, a, b, dtype, n):
@@ -210,7 +142,7 @@ def test_add(data, exponent):
     (pa, bound, params), (pb, _, _) = encode(codec, a), encode(codec, b)
     if isinstance(pa, int) or isinstance(pb, int):
         return
-    total, more = agreed(lambda: add(params, pa, pb, dtype, a.size))
+    total, more = agreed(add, params, pa, pb, dtype, a.size)
     if isinstance(total, int):
         assert total == _cpu.TOO_LARGE
         return
@@ -218,13 +150,14 @@ def test_add(data, exponent):
         return
     decoded, status = decode_guarded(codec, params, total, dtype, a.size)
     assert status == 0
-    x, y, z = reals(a), reals(b), reals(decoded)
+    known, both = finite(decoded), finite(a) & finite(b)
+    assert (both | ~known).all()
+    x, y, z = (reals(part)[known].astype(np.longdouble) for part in (a, b, decoded))
     limit = 2 * exact(bound) + exact(more)
-    for u, v, w in zip(x.tolist(), y.tolist(), z.tolist(), strict=True):
-        if math.isfinite(u) and math.isfinite(v) and math.isfinite(w):
-            assert abs(exact(w) - exact(u) - exact(v)) <= limit
-        elif math.isfinite(w):
-            pytest.fail(f"{u} + {v} became {w}")
+    error, magnitude = np.abs(z - x - y), np.maximum(np.abs(x), np.maximum(np.abs(y), np.abs(z)))
+    # Where the rounding of this arithmetic leaves a doubt, exactly.
+    for k in np.flatnonzero(~(error + magnitude * 2.0**-60 <= float(limit) * (1 - 2.0**-50))):
+        assert abs(exact(z[k]) - exact(x[k]) - exact(y[k])) <= limit
 
 
 def test_add_stays_on_the_integers():
@@ -251,7 +184,7 @@ def test_any_bytes_are_safe(dtype):
     array = np.sin(np.arange(200) / 9).astype(dtypes.real_dtype(dtype)).view(dtype)
     sound, _, params = encode(codec, array)
     n = array.size
-    for trial in range(600):
+    for trial in range(150):
         payload = sound.copy()
         if trial % 3 == 0:
             payload = np.frombuffer(rng.bytes(rng.integers(0, n * dtype.itemsize + 1)), np.uint8)
@@ -261,7 +194,7 @@ def test_any_bytes_are_safe(dtype):
             payload[rng.integers(0, 12)] = rng.integers(0, 256)
         status = status_of(codec, params, payload, dtype, n)
         assert status in (0, _cpu.BAD_STREAM)
-        total, _ = add(params, sound, payload, dtype, n)
+        total, _ = agreed(add, params, sound, payload, dtype, n)
         assert isinstance(total, np.ndarray) or total in (_cpu.BAD_STREAM, _cpu.TOO_LARGE)
         if trial % 3 == 1:
             assert status == _cpu.BAD_STREAM
@@ -269,7 +202,7 @@ def test_any_bytes_are_safe(dtype):
         assert status_of(codec, (word, 0), sound, dtype, n) == _cpu.BAD_STREAM
 
 
-def test_damaged_frames_raise():
+def test_damaged_frames_raise(level):
     frame = SZP().encode(np.sin(np.arange(1000, dtype=np.float32)), checksum=False)
     for at in (HEADER_NBYTES, HEADER_NBYTES + 10):
         bad = frame.copy()
@@ -281,21 +214,23 @@ def test_damaged_frames_raise():
         compcoll.decode(bad)
 
 
-def test_encoder_keeps_to_its_capacity():
+def test_encoder_keeps_to_its_capacity(level):
     array = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     whole, _, params = encode(SZP(), array)
+    check_capacity(SZP(), array)
     for capacity in range(0, whole.size + 40, 7):
-        n = nbytes_within(SZP(), array, capacity)
-        assert n == (whole.size if capacity >= whole.size else _cpu.TOO_LARGE)
         room = np.full(capacity + 300, 0xA5, np.uint8)
         n, _, _ = _cpu.add(SZP._index, 11, (1000,), params, whole, whole, room[:capacity])
         assert n == _cpu.TOO_LARGE or n <= capacity
         assert (room[capacity:] == 0xA5).all()
+    noise = np.frombuffer(np.random.default_rng(0).bytes(4000), np.float32)
+    frame = SZP(abs=1e-9).encode(noise)
+    assert inspect(frame).codec != "szp"
+    assert bits(compcoll.decode(frame)).tobytes() == bits(noise).tobytes()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options():
+    for options, message in (
         ({"abs": 0}, "abs=0 is not between"),
         ({"abs": -1.0}, "abs=-1.0 is not"),
         ({"rel": math.nan}, "rel=nan"),
@@ -303,14 +238,9 @@ def test_encoder_keeps_to_its_capacity():
         ({"abs": 1e-320}, "abs=1e-320"),
         ({"abs": "x"}, "not a number"),
         ({"abs": 1.0, "rel": 1.0}, "both abs=1.0 and rel=1.0"),
-    ],
-)
-def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        SZP(**options)
-
-
-def test_spec():
+    ):
+        with pytest.raises(ValueError, match=message):
+            SZP(**options)
     assert SZP().spec == "szp:rel=0.001"
     for spec in ("szp:abs=0.001", "szp:rel=0.01"):
         assert compcoll.codec(spec).spec == spec
