@@ -5,9 +5,9 @@ FILE`` in a copy of the repository with what ``make carry`` has built, in ``carr
 
 In an order in which each part is worth having if the rest fails: what can be imported, MPI without a GPU,
 the device and its copies, loading, one launch of each codec's kernels with its bytes, collectives of 2 ranks,
-the limit that driver and MPI set, random calls, some of it between the lab's two hosts, torch's backend, DDP
-and FSDP2, WeightSync, checkpoints, tests of bytes, codecs timed at a size at which bytes are compared too,
-host time per chunk, bytes just below 4 GiB, and compute-sanitizer: `PARTS`. Each is a process of its own
+the limit that driver and MPI set, random calls, some of it and NCCL between the lab's two hosts, torch's
+backend, DDP and FSDP2, WeightSync, checkpoints, tests of bytes, codecs timed at a size at which bytes are
+compared too, host time per chunk, bytes just below 4 GiB, and compute-sanitizer: `PARTS`. Each is a process of its own
 with a limit, so that what hangs, or breaks the device for its process, costs one row. Of codec and type a
 pair that hung is not tried again; one whose bytes are not the CPU's goes through memcheck.
 
@@ -85,6 +85,8 @@ LAB: tuple[tuple[int, tuple[str, ...]], ...] = (
     (10, ("gpu_collectives", "--brief")),
     (10, ("gpu_limit", "--brief")),
     (25, ("gpu_torch", "--part", "training")),
+    (25, ("gpu_torch", "--part", "nccl")),
+    (10, ("gpu_torch", "--part", "nccl")),
 )
 #: Programs of random calls, whose buffers are on GPUs on some of the ranks.
 RANDOM = ROOT / "tests" / "mpi" / "random_programs.py"
@@ -433,7 +435,7 @@ PARTS: dict[str, tuple[int, Callable[[Check], Any]]] = {
     "collectives": (18, lambda check: run_ranks(check, "collectives", "gpu_collectives")),
     "limit": (5, lambda check: run_ranks(check, "limit", "gpu_limit")),
     "random": (20, run_random),
-    "lab": (36, run_lab),
+    "lab": (52, run_lab),
     "torch": (18, lambda check: run_ranks(check, "torch", "gpu_torch")),
     "training": (12, lambda check: run_ranks(check, "training", "gpu_torch", "--part", "training")),
     "weights": (12, lambda check: run_ranks(check, "weights", "gpu_torch", "--part", "weights")),

@@ -2,13 +2,14 @@
 
 Results are compared with those of the same tensors on the host, by gloo where nothing is lossy; times stand
 beside gloo's with copies to the host and back. Each row is printed as it is found, a line of JSON.
-``--part`` chooses among the operations, steps of DDP and FSDP2, and weights that WeightSync and checkpoints
-bring.
+``--part`` chooses among the operations, steps of DDP and FSDP2, weights that WeightSync and checkpoints
+bring, and NCCL over sockets, for which ranks on one GPU claim to be on hosts of their own.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,13 +28,23 @@ SUMS = ("all_reduce", "reduce_scatter")
 #: Cycles of a kernel that only waits: some 50 ms, in which nothing of the host would be slow enough.
 CYCLES = 100_000_000
 LAYERS, WIDTH, BATCH, STEPS = 6, 2048, 64, 6
+#: For NCCL, which takes two ranks on one GPU where they say that it is two, or are allowed to share it.
+NCCL = {
+    "NCCL_HOSTID": f"rank{WORLD.rank}",
+    "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+    "NCCL_NET": "Socket",
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+}
 
 
 def main() -> None:
     """Try everything, until the time is over."""
     parser = arguments(60)
-    parser.add_argument("--part", default="operations", help="or training, weights")
+    parser.add_argument("--part", default="operations", help="or training, weights, nccl")
     options = parser.parse_args()
+    if options.part == "nccl":
+        os.environ.update(NCCL)
     end = time.monotonic() + options.seconds
     machine = open_machine(options.fake, WORLD.rank)
     try:
@@ -54,6 +65,7 @@ def main() -> None:
         "operations": (bench.order, bench.churn, bench.overlap, *operations),
         "training": (bench.ddp, bench.fsdp),
         "weights": (bench.weights,),
+        "nccl": (bench.nccl,),
     }[options.part]
     for number, part in enumerate(chosen):
         what = f"{options.part} {number}"
@@ -381,6 +393,27 @@ class Bench:
             dcp.load(state, storage_reader=Reader(folder / "dcp"), process_group=self.gloo)
             yield compared("DCP", list(state.values()))
             WORLD.Barrier()
+
+    def nccl(self) -> Iterator[dict[str, Any]]:
+        """NCCL over sockets, which users would take without this library; it need not work."""
+        import torch.distributed as dist
+
+        try:
+            group = dist.new_group(backend="nccl")
+            for op in ("all_to_all", "all_reduce", "broadcast"):
+                sizes, names = OPERATIONS[op]
+                name = next(name for name in names if hasattr(dist, name))
+                send, recv = (self.tensor(self.values(n)) for n in sizes(self.n, WORLD.size))
+
+                def call(name: str = name, send: Any = send, recv: Any = recv) -> None:
+                    self.call(name, send, recv, group)
+                    self.finish()
+
+                took = slowest(call, self.machine.repeats)
+                row = {"what": f"NCCL {op}, {4 * self.n >> 10} KiB", "status": "ok", "ms": took * 1e3}
+                yield {**row, "nccl": ".".join(map(str, self.torch.cuda.nccl.version()))}
+        except Exception as error:
+            yield {"what": "NCCL", "status": "missing", "why": f"{error}".strip()[-300:]}
 
 
 if __name__ == "__main__":
