@@ -31,7 +31,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi test-nodes test-mpi4py test-openmpi test-abi test-torch test-frameworks test-torch-suite test-torch-newest test-programs test-zarr test-arm64 wheel sanitize sanitize-mpi docs lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
+.PHONY: help demo test test-serial test-mpi test-nodes test-mpi4py test-openmpi test-abi test-torch test-frameworks test-torch-suite test-torch-newest test-programs test-zarr test-arm64 wheel sanitize sanitize-mpi internals docs lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -124,7 +124,7 @@ docs: $(VENV)/.docs  ## Build the documentation into docs/_build/html, run its e
 lint: $(VENV)/.lint  ## Check style and types
 	ruff check
 	ruff format --check
-	cython-lint --max-line-length 110 compcoll
+	cython-lint --max-line-length 110 compcoll tests/native
 	mypy
 	@echo "clang-format: $$(clang-format --dry-run $(CSRC) 2>&1 | grep -c warning:) places differ; make format"
 
@@ -137,7 +137,7 @@ bench: $(VENV)/.bench  ## Time Alltoall with and without compression, on 4 ranks
 	@mkdir -p out
 	mpiexec -n $(RANKS) python -m compcoll bench alltoall --codec lossless,bfp:bits=7 --json out/alltoall.json
 
-report: $(VENV)/.bench  ## Measure in the lab and write benchmarks/REPORT.md, as root
+report: $(VENV)/.bench internals  ## Measure in the lab and write benchmarks/REPORT.md, as root
 	python -m benchmarks.report
 
 bench-codecs: $(VENV)/.bench $(VENV)/.compare  ## Compare the codecs with those of others, one thread
@@ -147,8 +147,12 @@ bench-codecs: $(VENV)/.bench $(VENV)/.compare  ## Compare the codecs with those 
 sanitize: $(VENV)/.test  ## Run the engine under ThreadSanitizer, AddressSanitizer and UBSan, ranks being threads
 	@$(MAKE) --no-print-directory -C tests/native thread address PYTHON=$(abspath $(BIN)/python)
 
-sanitize-mpi: $(VENV)/.test  ## Run the tests of MPI with an engine under AddressSanitizer and UBSan
+sanitize-mpi: $(VENV)/.cross  ## Run the tests of MPI with an engine under AddressSanitizer and UBSan
 	@PYTHON=$(abspath $(BIN)/python) tests/native/mpi.sh
+
+internals: $(VENV)/.package  ## Link what tests and benchmarks see of compiled code, where it is older than the library
+	@python -c 'import Cython' 2>/dev/null || $(PIP) install -q 'Cython>=3.1'
+	@$(MAKE) -s -C tests/native internals PYTHON=$(abspath $(BIN)/python)
 
 fuzz:  ## Fuzz the codecs: FUZZ_SECONDS (60) or FUZZ_RUNS for each of FAMILIES and HARNESSES; needs clang
 	@$(MAKE) --no-print-directory -C fuzz
@@ -168,6 +172,7 @@ gpu-check: $(VENV)/.test $(VENV)/.$(CUPY)  ## Check and time everything that nee
 clean:  ## Remove what was built, and $(VENV)
 	rm -rf build carry docs/_build fuzz/build dist out *.egg-info $(VENV) $(NEWEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f csrc/layer/operations.h compcoll/core/_cpu.cpp compcoll/core/_gpu.cpp compcoll/engine/_engine.cpp compcoll/_n*.so compcoll/*/_*.so
+	$(MAKE) --no-print-directory -C tests/native clean
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.venv:
@@ -186,6 +191,8 @@ $(VENV)/.bench $(VENV)/.compare $(VENV)/.cross $(VENV)/.kernels $(VENV)/.test $(
 	@echo "== installing what 'make $*' needs"
 	@$(PIP) install -q 'compcoll[$*]'
 	@touch $@
+
+$(VENV)/.test $(VENV)/.test-torch $(VENV)/.cross: | internals
 
 # Other people's programs have a place of their own, since what they need would change what is tested elsewhere. Heat
 # asks for a torch of long ago with all of CUDA; the one that the backend is tested with will do.

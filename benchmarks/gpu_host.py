@@ -30,6 +30,10 @@ from compcoll.engine.start import start_engine
 from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
 from compcoll.schedule.trace import trace
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "serial"))
+
+from internals import Running, wait
+
 __all__ = ["BATCHES", "NBYTES", "SPECS", "Case", "code_chunks", "measure", "stages"]
 
 BATCHES = (1, 4, 16, 64)
@@ -69,8 +73,8 @@ class Case:
         """Run it; the statistics."""
         own = _engine.handle(MPI.COMM_SELF)
         compiled = self._schedule.compiled
-        run = _engine.Running(compiled, self._coding, own, 0, 1, self._blocks, direct=self._direct)
-        _engine.wait(run)
+        run = Running(compiled, self._coding, own, 0, 1, self._blocks, direct=self._direct)
+        wait(run)
         return run.outcome
 
 
@@ -88,7 +92,6 @@ class Stub:
     """The stand-in as a stub, whose pinned memory has frames of our making."""
 
     def __enter__(self) -> Stub:
-        sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "serial"))
         import standin
 
         self._installed, self._lib = standin.installed(), standin.load().lib

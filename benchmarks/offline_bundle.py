@@ -1,8 +1,9 @@
 """A bundle for a machine with a GPU and without a network: ``make carry`` builds it, in an ignored folder.
 
-The extension for that machine's Python, the kernels compiled for its GPU, and packages as they are on PyPI:
-mpi4py and an MPI, what the tests import, the program that measures the limit, and, for the lab of network
-namespaces, iproute2 with its libraries. Nothing of it needs a compiler, or the network, there.
+The extensions for that machine's Python, the tests' as well, the kernels compiled for its GPU, and packages
+as they are on PyPI: mpi4py and an MPI, what the tests import, the program that measures the limit, and, for
+the lab of network namespaces, iproute2 with its libraries. Nothing of it needs a compiler, or the network,
+there.
 """
 
 from __future__ import annotations
@@ -120,6 +121,10 @@ def build(folder: Path, version: str, arch: str) -> None:
         "--build-temp",
         str(work / "objects"),
     )
+    internals = folder / "extension" / "tests" / "native"
+    internals.mkdir(parents=True)
+    places = f"PACKAGE={folder.resolve() / 'extension' / 'compcoll'}", f"INTO={internals.resolve()}"
+    _run("make", "-s", "-C", "tests/native", "internals", f"PYTHON={python}", *places)
     for source in ROOT.glob("compcoll/*/_*.cpp"):  # by Cython, of a NumPy that others may not have
         source.unlink()
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]

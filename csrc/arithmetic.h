@@ -68,7 +68,7 @@ CC_HD float to_float(double a) {
   asm("cvt.rn.f32.f64 %0, %1;" : "=f"(r) : "d"(a));
   return r;
 }
-#elif defined(__CUDACC__)  // csrc/cuda/executor.h, where the processor itself flushes
+#elif defined(__CUDACC__)  // tests/native/executor.h, where the processor itself flushes
 CC_HD float multiply(float a, float b) {
   return executor::unflushed(a, [](float x, float y) { return x * y; }, b);
 }

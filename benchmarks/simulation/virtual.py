@@ -1,21 +1,26 @@
 """Schedules in virtual time: how long they take on a machine that is described by a few figures.
 
 Ranks, their encoders and the network's ports are busy for as long as a `Profile` says; everything else takes
-no time. It proves that an algorithm ends, and predicts how long it takes (csrc/engine/virtual.h).
+no time. It proves that an algorithm ends, and predicts how long it takes (tests/native/virtual.h).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from compcoll.core._cpu import run
 from compcoll.schedule.graph import Schedule
 from compcoll.schedule.trace import DeadlockError
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "serial"))
+
+from internals import run_in_virtual_time
 
 __all__ = ["INTERVAL", "Link", "Profile", "Result", "simulate"]
 
@@ -146,7 +151,8 @@ def simulate(
         Where ranks wait for messages that no rank sends, or messages are never received.
     """
     ranks = [schedule(rank).compiled for rank in range(simulated or size)]
-    seconds, messages, wire, stuck, lost, intervals = run(ranks, profile, size, flip, records, INTERVAL)
+    found = run_in_virtual_time(ranks, profile, size, flip, records, INTERVAL)
+    seconds, messages, wire, stuck, lost, intervals = found
     if stuck:
         raise DeadlockError(f"ranks {stuck[:8]} wait for messages that nobody sends")
     if lost:

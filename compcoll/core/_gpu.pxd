@@ -5,12 +5,9 @@ from libcpp cimport bool as cbool
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from compcoll.core._cpu cimport CCoding, CDeviceFault, CFrame, CGpu, Error
+from compcoll.core._cpu cimport CCoding, CFrame, CGpu, Error
 
 cdef extern from "engine/alone.h" namespace "compcoll::engine" nogil:
-    cdef cppclass CMarks "compcoll::engine::Marks":
-        CMarks() except +
-        cbool record(CGpu*, CDeviceFault*)
     CGpu* gpu_by_number "compcoll::engine::Gpu::of"(int)
     int c_gpu_of "compcoll::engine::gpu_of"(const void*)
     void c_set_find_stream "compcoll::engine::set_find_stream"(void (*)(int, vector[void*]*) noexcept nogil)

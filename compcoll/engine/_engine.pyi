@@ -1,12 +1,8 @@
-"""Types of prepared calls and runs; what else is there is not typed."""
+"""Types of prepared calls; what else is there is not typed."""
 
 from typing import Any
 
 from compcoll.policy.decision import Decision
-
-class Running:
-    outcome: Any
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
 class PreparedCall:
     decision: Decision

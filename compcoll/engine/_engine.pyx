@@ -6,7 +6,6 @@ import ctypes
 import os
 import traceback
 from math import inf, prod
-from time import perf_counter
 
 import numpy as np
 from mpi4py import MPI
@@ -17,29 +16,21 @@ from compcoll.engine.finalize import call_all, watch_exit
 from compcoll.engine.memory import memory_nbytes
 from compcoll.operations import OPERATIONS
 
-cimport numpy as cnp
-from cpython.ref cimport Py_INCREF
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 from libcpp cimport bool as cbool
-from libcpp.memory cimport shared_ptr, static_pointer_cast
+from libcpp.memory cimport shared_ptr
 from libcpp.pair cimport pair
 from libcpp.vector cimport vector
 
 from compcoll.core._cpu cimport (
-    CCoding, CCount, CDeviceFault, CGpu, Coding, Compiled, Count, CSchedule, Error, exception_of, Problem,
+    CCoding, CCount, Coding, Compiled, Count, CSchedule, Error, exception_of, Problem,
 )
-from compcoll.core._gpu cimport CMarks, gpu_by_number
 from compcoll.engine.native cimport (
-    CBases, CEnd, CEngine, CLayout, CLibrary, CNeighbours, CPlace, create_segment, CRun, CSegment,
-    CSegmentAddress, CSharedMemory, CTags, CTask, gather, make_wire, open_segment, scatter, Stats,
-    the_recv_hook,
+    CEnd, CEngine, CNeighbours, create_segment, CSegment, CSegmentAddress, CSharedMemory, open_segment, Stats,
 )
-
-cnp.import_array()
 
 
 include "signals.pxi"
-include "layout.pxi"
 include "coding.pxi"
 include "shared_memory.pxi"
 
@@ -47,7 +38,6 @@ include "shared_memory.pxi"
 #: How a wait ended.
 DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER = range(5)
 
-cdef CLibrary library
 cdef CEngine* engine = NULL
 #: Seconds without any message after which a call gives up; like MPI, it waits for ever by default.
 stall_seconds = inf
@@ -63,12 +53,11 @@ def start(bint threaded, double seconds):
     seconds : float
         Time without any message after which a wait is given up.
     """
-    global engine, library, stall_seconds
+    global engine, stall_seconds
     if engine == NULL:
         stall_seconds = seconds
         start_with_thread_states(threaded, seconds)
         engine = &the_engine()
-        library = engine_library()
 
 
 def start_threads() -> bool:
@@ -108,89 +97,9 @@ def idle_nbytes() -> int:
     return engine.pool().idle_nbytes()
 
 
-def set_recv_hook(recv_hook):
-    """Call ``recv_hook(message)`` with each message that arrives, a uint8 array, or never; for tests."""
-    global _recv_hook
-    _recv_hook = recv_hook
-    if recv_hook is None:
-        the_recv_hook.arrived = NULL
-    else:
-        the_recv_hook.arrived = call_recv_hook
-
-
-_recv_hook = None
-
-
-cdef void call_recv_hook(void* context, uint8_t* data, uint64_t nbytes) noexcept with gil:
-    _recv_hook(memory_at(<uintptr_t>data, nbytes))
-
-
-# -- runs
-
-
 cdef check_mpi(int error):
     if error:
         raise MPI.Exception(error)
-
-
-cdef class Running:
-    """A schedule being run.
-
-    Parameters
-    ----------
-    compiled : Compiled
-    coding : Coding
-    comm : int
-        Handle of a private communicator with the error handler ``ERRORS_RETURN``.
-    first, n : int
-        The tags of the call.
-    buffers : list of numpy.ndarray or DeviceArray
-        The caller's, in the order of the schedule.
-    direct : bool
-        Whether MPI takes frames in memory of GPUs.
-    """
-
-    cdef shared_ptr[CRun] run
-    cdef Coding coding
-    cdef list buffers
-    cdef readonly Outcome outcome
-
-    def __init__(
-        self, Compiled compiled, Coding coding, uint64_t comm, int first, int n, list buffers, *,
-        bint direct=False,
-    ):
-        cdef vector[CPlace] places
-        cdef shared_ptr[CMarks] marks
-        cdef shared_ptr[CBases] kept
-        cdef CDeviceFault fault
-        cdef CTags tags
-        places.reserve(len(buffers))
-        for buffer in buffers:
-            places.push_back(CPlace(address_of(buffer)))
-            if isinstance(buffer, np_ndarray):
-                continue
-            places.back().gpu = gpu_of_number(buffer.gpu)
-            if marks.get() == NULL:
-                marks = shared_ptr[CMarks](new CMarks())
-            if not record(marks.get(), places.back().gpu, &fault):
-                raise RuntimeError(fault.text().decode())
-        self.coding, self.buffers, self.outcome = coding, buffers, Outcome()
-        self.outcome.seconds = now()
-        tags.first, tags.n = first, n
-        self.run = engine.begin(
-            compiled.own, coding.own, coding.own, places, make_wire(library, comm), tags, marks, direct, kept
-        )
-
-    cdef conclude(self):
-        """Record the run's statistics."""
-        self.outcome.seconds = now() - self.outcome.seconds
-        self.outcome.stats = self.run.get().stats()
-
-    cdef check(self):
-        """Raise the run's error, if it has one."""
-        cdef const Error* error = &self.run.get().error()
-        if error.problem != Problem.NONE:
-            raise self.coding.failed if error.problem == Problem.CALLBACK else problem_of(error)
 
 
 cdef problem_of(const Error* error):
@@ -212,22 +121,6 @@ cdef problem_of(const Error* error):
     if error.problem == Problem.MPI:
         return MPI.Exception(error.status) if error.status > 0 else ValueError("a message of more than 2 GiB")
     return exception_of(error)
-
-
-cdef uint8_t* address_of(array) except? NULL:
-    if isinstance(array, np_ndarray):
-        return <uint8_t*>cnp.PyArray_DATA(array)
-    return <uint8_t*><uintptr_t>array.address
-
-
-cdef CGpu* gpu_of_number(int number) noexcept:
-    with nogil:
-        return gpu_by_number(number)
-
-
-cdef cbool record(CMarks* marks, CGpu* gpu, CDeviceFault* fault) noexcept:
-    with nogil:  # who asks for a stream may need the interpreter's lock
-        return marks.record(gpu, fault)
 
 
 cdef class PreparedCall:
@@ -263,70 +156,10 @@ cdef class PreparedCall:
         return self.coding.failed if self.inside.failed is None else self.inside.failed
 
 
-cdef type np_ndarray = np.ndarray
-
-
-cdef double now() noexcept:
-    return perf_counter()
-
-
-#: Runs kept alive for good, as MPI may still write to their buffers.
-_abandoned = []
-
-
-def wait(*runs, double limit=inf):
-    """Progress runs until all are complete, and raise the first error of any.
-
-    Parameters
-    ----------
-    limit : float
-        Seconds after which to return while runs are outstanding.
-
-    Returns
-    -------
-    bool
-        Whether all are complete.
-
-    Raises
-    ------
-    TimeoutError
-        Where no run progressed for `stall_seconds`; the runs are abandoned.
-    BaseException
-        Raised by the handler of a second signal; the runs are abandoned.
-    """
-    cdef vector[shared_ptr[CTask]] tasks
-    cdef Running run
-    for run in runs:
-        tasks.push_back(static_pointer_cast[CTask, CRun](run.run))
-    cdef int end
-    with nogil:
-        end = <int>engine.wait(tasks, limit, signalled)
-    if end == LATER:
-        return False
-    for run in runs:
-        run.conclude()
-    if end != DONE:
-        _abandon(runs)
-        if end == INTERRUPTED:
-            raise_ending()
-        if end == TIMEOUT:
-            raise stalled()
-    for run in runs:
-        run.check()
-    return True
-
-
 def stalled():
     """The error of calls that made no progress for `stall_seconds`."""
     text = f"waited for messages for more than COMPCOLL_TIMEOUT = {stall_seconds:g} s"
     return TimeoutError(f"{text}; the communicator is in an error state")
-
-
-def _abandon(runs):
-    """Keep runs alive for good, as MPI may still write to their buffers."""
-    for run in runs:
-        Py_INCREF(run)
-    _abandoned.extend(runs)
 
 
 def crowd():

@@ -19,10 +19,6 @@ cdef class Outcome:
         Of the values that are kept until the call starts again.
     """
 
-    cdef Stats stats
-    cdef readonly double seconds
-    cdef readonly uint64_t base_nbytes
-
     @property
     def raw_nbytes(self):
         return self.stats.raw_nbytes

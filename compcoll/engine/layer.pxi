@@ -27,18 +27,6 @@ cdef extern from "layer/hook.h" namespace "compcoll::layer":
 
 cdef extern from "layer/types.h" namespace "compcoll::layer" nogil:
     void add_predefined(Word, uint64_t, uint32_t, cbool)
-    cdef cppclass CPiece "compcoll::layer::Piece":
-        int64_t offset
-        shared_ptr[CLayout] layout
-    CPiece repeated(int64_t, int64_t, const CPiece&)
-    cdef cppclass CType "compcoll::layer::Type":
-        uint32_t element
-        cbool basic, shaped
-        uint64_t nbytes
-        int64_t extent, lower, length
-        CPiece piece
-        vector[uint64_t] shape
-    const CType* c_type_of "compcoll::layer::type_of"(Word)
     cbool c_take_for "compcoll::layer::take_for"(Word, uint32_t, Word, cbool)
     Word c_sum_of_halves "compcoll::layer::sum_of_halves"(uint32_t)
 
@@ -201,7 +189,6 @@ cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
     void c_set_phase "compcoll::layer::set_phase"(int)
     cbool c_start_threads "compcoll::layer::start_threads"()
     CEngine& the_engine()
-    const CLibrary& engine_library()
 
 cdef extern from "layer/streams.h" namespace "compcoll::layer" nogil:
     cdef cppclass CStream "compcoll::layer::Stream":
@@ -269,6 +256,13 @@ cdef extern from "layer/interpreter.h" namespace "compcoll::layer" nogil:
 
 cdef extern from * nogil:
     """
+    static void with_thread_state(const std::function<void()>& loop) {
+      PyGILState_STATE state = PyGILState_Ensure();
+      PyThreadState* thread = PyEval_SaveThread();
+      loop();
+      PyEval_RestoreThread(thread);
+      PyGILState_Release(state);
+    }
     static void* save_thread() { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
     static void restore_thread(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }
     static compcoll::layer::Python with_thread_states(compcoll::layer::Python python) {
@@ -451,53 +445,6 @@ def _element_of(datatype):
     if not dtypes.supported(dtype) or datatype in (MPI.LOGICAL, MPI.CHARACTER, MPI.WCHAR):
         return 0, False
     return dtypes.code_of(dtype), True
-
-
-cdef class Entry:
-    """One entry of a datatype, as the layer has it: its elements and the layout of its bytes; for tests.
-
-    Attributes
-    ----------
-    element : numpy.dtype or None
-        The basic type of all its values, a complex one for pairs of real numbers; None where there are
-        several, or one that frames do not hold.
-    n : int
-        How many real numbers, or integers, it has.
-    is_basic : bool
-        Whether entries are elements of an array.
-    extent, lower, length : int
-        MPI's extent, and where its bytes begin and over how many they stretch.
-    shape : tuple of int or None
-        Elements along each dimension, the last one the fastest in packed order, where it has a shape.
-    """
-
-    cdef readonly object element, shape
-    cdef readonly Py_ssize_t n, extent, lower, length
-    cdef readonly bint is_basic
-    cdef CPiece own
-
-    def piece_of(self, int64_t n):
-        """Where the bytes of ``n`` entries lie: the first one from where they start, and the layout."""
-        cdef CPiece many = repeated(n, self.extent, self.own)
-        return many.offset, layout_from(many.layout)
-
-    def shape_of(self, n):
-        """The shape of ``n`` entries."""
-        return None if self.shape is None else tuple(k for k in (n, *self.shape) if k != 1)
-
-
-def entry_of(datatype) -> Entry:
-    """The `Entry` of a datatype; MPI's error where it is not committed."""
-    cdef const CType* found = c_type_of(handle(datatype))
-    cdef Entry entry = Entry()
-    if found == NULL:
-        raise MPI.Exception(MPI.ERR_TYPE)
-    entry.element = dtypes.dtype_of(found.element) if found.element else None
-    entry.n = found.nbytes // dtypes.real_dtype(entry.element).itemsize if found.element else 0
-    entry.extent, entry.lower, entry.length = found.extent, found.lower, found.length
-    entry.is_basic, entry.own = found.basic, found.piece
-    entry.shape = tuple(found.shape) if found.shaped else None
-    return entry
 
 
 def take_for(datatype, dtype, op, *, bint summable):

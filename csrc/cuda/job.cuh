@@ -6,7 +6,7 @@
 #include "../abi.h"
 #include "../arithmetic.h"
 
-#if defined(__CUDACC_RTC__)  // a variable of the block; executor.h has the other one
+#if defined(__CUDACC_RTC__)  // a variable of the block; tests/native/executor.h has the other one
 #define CC_SHARED(type, name) __shared__ type name
 #define CC_UNFLUSHED  // float64 has all of its subnormals there
 #else

@@ -1,5 +1,6 @@
 """Persistent calls that send what changed: exact, whatever happens to buffers between two starts."""
 
+import internals
 import numpy as np
 import pytest
 from common import BF16, bits, data, typed
@@ -7,7 +8,6 @@ from mpi4py import MPI
 
 import compcoll
 from compcoll import FrameError
-from compcoll.engine import _engine
 
 N, STARTS = 70_001, 4
 pytestmark = [
@@ -101,14 +101,14 @@ def test_damage(comm, ours, agree):
     for start in range(STARTS):
         values[:] = value(BF16, N, 0, start) if comm.rank == 0 else np.array(3, BF16)
         if start == 1 and comm.rank == last:
-            _engine.set_recv_hook(damage)
+            internals.set_recv_hook(damage)
         call.Start()
         try:
             call.Wait()
             wrong |= bits(values) != bits(value(BF16, N, 0, start))
         except (FrameError, MPI.Exception):
             failed.append(start)
-        _engine.set_recv_hook(None)
+        internals.set_recv_hook(None)
         ours.Barrier()
     assert agree(not wrong)
     assert agree(failed == ([1, 2, 3] if comm.rank == last else []))

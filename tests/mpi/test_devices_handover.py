@@ -3,6 +3,7 @@
 The device's memory is the host's, so that any MPI takes it once it is believed to.
 """
 
+import internals
 import numpy as np
 import pytest
 from common import same, typed
@@ -10,7 +11,6 @@ from mpi4py import MPI
 
 import compcoll
 from compcoll.devices import handover
-from compcoll.engine import _engine
 
 CALLS = {
     "Alltoall": (lambda p: 1037 * p, lambda p: 1037 * p),
@@ -57,11 +57,11 @@ def test_frames_stay_on_the_device(comm, agree, device, spec):
         c, places = compcoll.Comm(comm, codec=spec, min_nbytes=0, device_buffers=direct), []
         array = np.cumsum(np.random.default_rng(0).standard_normal(5000)).astype("f4")
         arrays.append(device.array(array if comm.rank == 0 else np.zeros_like(array)))
-        _engine.set_recv_hook(lambda message, to=places: to.append(message.ctypes.data))
+        internals.set_recv_hook(lambda message, to=places: to.append(message.ctypes.data))
         try:
             c.Bcast(arrays[-1], 0)
         finally:
-            _engine.set_recv_hook(None)
+            internals.set_recv_hook(None)
         assert agree(bool(places) == (comm.rank > 0 and not direct))
     assert agree(same(*arrays))
 

@@ -1,12 +1,13 @@
 """One executor: a call on memory of a device runs the schedule that it runs on the host's."""
 
+import internals
 import numpy as np
 import pytest
 from common import same, walk
 from mpi4py import MPI
 
 import compcoll
-from compcoll.engine import _engine, call
+from compcoll.engine import call
 
 N = 3000
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank sends nothing")
@@ -30,7 +31,7 @@ class Recorded:
             return self.schedules[-1]
 
         monkeypatch.setattr(call, "schedule_of", noted)
-        _engine.set_recv_hook(lambda message: self.frames.append(message.tobytes()))
+        internals.set_recv_hook(lambda message: self.frames.append(message.tobytes()))
 
 
 def done(c, name, send, recv, monkeypatch):
@@ -40,7 +41,7 @@ def done(c, name, send, recv, monkeypatch):
         try:
             getattr(c, name)(send, recv)
         finally:
-            _engine.set_recv_hook(None)
+            internals.set_recv_hook(None)
     report = c.report
     what = (
         report.messages,

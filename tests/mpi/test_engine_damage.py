@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 
+import internals
 import numpy as np
 import pytest
 from common import bits, close_sum, data, fails
@@ -10,7 +11,6 @@ from mpi4py import MPI
 import compcoll
 from compcoll import FrameError, Policy, Rule
 from compcoll.codecs import Codec, registry
-from compcoll.engine import _engine
 
 N = 40_001
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
@@ -36,8 +36,8 @@ def ours(comm, request):
 @pytest.fixture
 def recv_hook():
     """Sees the messages that this rank receives."""
-    yield _engine.set_recv_hook
-    _engine.set_recv_hook(None)
+    yield internals.set_recv_hook
+    internals.set_recv_hook(None)
 
 
 @pytest.mark.parametrize("where", [10, 60, 100, -3], ids=["name", "size", "payload", "end"])

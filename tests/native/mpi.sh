@@ -12,7 +12,9 @@ cd "$copy"
 # Codecs have sanitizers of their own in fuzz/: what is sanitized is the engine, the layer and their bindings.
 flags="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1 -O1"
 echo "== compiling with $flags"
-COMPCOLL_ENGINE_FLAGS=$flags "$python" setup.py -q build_ext --inplace
+export COMPCOLL_ENGINE_FLAGS=$flags
+"$python" setup.py -q build_ext --inplace
+make --no-print-directory -C tests/native internals PYTHON="$python" BUILD=build
 
 # The interpreter is not built with them: its own leaks are no news, and the library has to come first. A test
 # has a process end by SIGSEGV.

@@ -1,4 +1,4 @@
-"""The kernels of csrc/cuda on the CPU, through csrc/cuda/executor.h, at once; standin.py has streams."""
+"""The kernels of csrc/cuda on the CPU, through tests/native/executor.h, at once; standin.py has streams."""
 
 import ctypes
 import fcntl
@@ -20,6 +20,8 @@ import numpy as np
 from compcoll.devices.kernels import all_kernels
 from compcoll.devices.nvrtc import csrc_dir, fixed_in
 
+#: Folder of what runs kernels: executor.cpp, with executor.h and fibers.h.
+NATIVE = Path(__file__).resolve().parents[1] / "native"
 PLAIN = [
     "-std=c++17",
     "-O1",
@@ -46,7 +48,7 @@ def compiler():
 def compile_kernels(sources: Path, modules, folder: Path, library: Path, flags=FLAGS) -> None:
     """Make a library of some of the kernels' modules, and what runs them, in a copy of csrc."""
     cuda = sources / "cuda"
-    units = {"executor": f'#include "{cuda}/executor.cpp"\n'}
+    units = {"executor": f'#include "{NATIVE}/executor.cpp"\n'}
     for module in modules:
         file, *fixed = module.split("-")
         front, behind = f"#define CC_FIXED {fixed_in(module)}\n", "#undef CC_FIXED\n"
@@ -63,7 +65,7 @@ def compile_kernels(sources: Path, modules, folder: Path, library: Path, flags=F
             *flags,
             *(["-Og"] if "-" in unit else []),
             "-include",
-            str(cuda / "executor.h"),
+            str(NATIVE / "executor.h"),
         ]
         run([*command, "-c", str(source), "-o", str(made)])
         return str(made)
@@ -96,6 +98,7 @@ def _modules() -> list[str]:
 def _library(flags) -> Path:
     sources = sorted(p for p in csrc_dir().rglob("*") if p.suffix in {".h", ".cuh", ".cu", ".cpp"})
     sources = [p for p in sources if p.parent.name not in {"engine", "layer", "preload"}]  # no part of it
+    sources += [NATIVE / name for name in ("executor.cpp", "executor.h", "fibers.h")]
     key = hashlib.sha256(" ".join([*compiler(), *flags, *_modules()]).encode())
     for path in sources:
         key.update(path.read_bytes())

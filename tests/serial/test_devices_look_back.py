@@ -5,7 +5,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from executor import PLAIN, compiler
+from executor import NATIVE, PLAIN, compiler
 from gpu_arrays import check
 
 from compcoll.devices.nvrtc import csrc_dir
@@ -79,7 +79,7 @@ def compiled(folder, mistake=None):
         text = text.replace(right, counted)
     source = folder / "look_back.cpp"
     text = text.replace('"job.cuh"', f'"{csrc_dir()}/cuda/job.cuh"').replace("#pragma once", "")
-    source.write_text(f'#include "{csrc_dir()}/cuda/executor.h"\n{text}\n{KERNEL}')
+    source.write_text(f'#include "{NATIVE}/executor.h"\n{text}\n{KERNEL}')
     library = folder / "look_back.so"
     command = [
         "g++",

@@ -6,6 +6,7 @@ import sys
 from itertools import count
 from pathlib import Path
 
+import internals
 import numpy as np
 import pytest
 from executor import compiler
@@ -65,7 +66,7 @@ class Call:
             trace(algorithm, 0, 1, [n], [n], CHUNK),
         )
         load_kernels(device.index, (chosen, raw), self.values.dtype)
-        self.run = _engine.Running(
+        self.run = internals.Running(
             schedule.compiled,
             coding(chosen, self.values.dtype),
             _engine.handle(comm),
@@ -85,7 +86,7 @@ class Call:
 
 def test_runs_come_to_their_ends_beside_each_other(comm, device):
     calls = [Call(comm, device, seed=k) for k in range(4)]
-    assert _engine.wait(*(call.run for call in calls), limit=10.0)
+    assert internals.wait(*(call.run for call in calls), limit=10.0)
     assert all(call.right for call in calls)
     assert calls[0].run.outcome.messages == 3
     assert calls[0].run.outcome.stages["encode"] > 0
@@ -100,13 +101,13 @@ def test_every_way_of_a_frame(comm, device, spec, direct):
     for seed in range(3):
         device.lib.standin_set_seed(seed)
         call = Call(comm, device, all_at_once, seed, spec, 7 * N, direct)
-        _engine.wait(call.run)
+        internals.wait(call.run)
         assert call.right
 
 
 def test_chunks_that_are_ready_together_are_one_launch(comm, device):
     call = Call(comm, device, all_at_once, spec="bfp:bits=7", n=8 * CHUNK)
-    _engine.wait(call.run)
+    internals.wait(call.run)
     assert call.right
     assert device.launches["bfp_encode_f32_7"] == 1
     assert device.launches["bfp_decode_f32_7"] <= 8
@@ -116,7 +117,7 @@ def test_chunks_that_are_ready_together_are_one_launch(comm, device):
 
 def test_values_that_are_refused_go_lossless(comm, device):
     call = Call(comm, device, all_at_once, n=6 * CHUNK, nan_at=2 * CHUNK + 7)
-    _engine.wait(call.run)
+    internals.wait(call.run)
     found = call.recv.get()
     assert np.array_equal(found[2 * CHUNK : 3 * CHUNK], call.values[2 * CHUNK : 3 * CHUNK], equal_nan=True)
     assert call.run.outcome.fallbacks == 1
@@ -124,10 +125,10 @@ def test_values_that_are_refused_go_lossless(comm, device):
 
 def test_an_error_ends_its_own_run(comm, device):
     broken, sound = Call(comm, device, from_nobody), Call(comm, device)
-    assert not _engine.wait(broken.run, sound.run, limit=0.02)
+    assert not internals.wait(broken.run, sound.run, limit=0.02)
     comm.Isend(np.empty(0, np.uint8), 0, broken.first + 5).Wait()
     with pytest.raises(ValueError, match="another rank met an error"):
-        _engine.wait(broken.run, sound.run, limit=10.0)
+        internals.wait(broken.run, sound.run, limit=10.0)
     assert sound.right
 
 
@@ -138,17 +139,17 @@ def test_memory_streams_and_events_are_used_again(comm, device, direct):
         device.drain()
         assert device.sound()  # which frees memory of the test's own
         device.lib.standin_set_seed(1)
-        _engine.wait(Call(comm, device, all_at_once, n=9 * CHUNK, direct=direct).run)
+        internals.wait(Call(comm, device, all_at_once, n=9 * CHUNK, direct=direct).run)
         found.append([device.lib.standin_live(what) for what in (0, 1, 4, 5)])
     assert found[-1] == found[7]
 
 
 def test_a_wait_has_its_time(comm, device):
     call = Call(comm, device, from_nobody)
-    assert not _engine.wait(call.run, limit=0.02)
+    assert not internals.wait(call.run, limit=0.02)
     comm.Send(np.empty(0, np.uint8), 0, call.first + 5)
     with pytest.raises(ValueError, match="another rank met an error"):
-        _engine.wait(call.run, limit=10.0)
+        internals.wait(call.run, limit=10.0)
     device.drain()  # which fills what nobody has read
 
 
@@ -159,32 +160,31 @@ from standin import Device, installed
 from compcoll.engine.start import start_engine
 from mpi4py import MPI
 from test_devices_runs import *
-from test_devices_runs import _engine
 standin.load()
 def fails():
     first = Call(comm, device)
     device.lib.standin_fail_launch(b"zfp_decode_f32_4", 700)
     for k in range(2):
         with pytest.raises(RuntimeError, match="cuLaunchKernel failed on GPU 0 with error 700, CUDA_ERR"):
-            _engine.wait((first if k == 0 else Call(comm, device)).run)
+            internals.wait((first if k == 0 else Call(comm, device)).run)
     device.lib.standin_fail_launch(b"zfp_decode_f32_4", 0)
     other = Device(1)
-    _engine.wait((call := Call(comm, other)).run)
+    internals.wait((call := Call(comm, other)).run)
     assert call.right
 def one_that_is_under_way_fails():
     call = Call(comm, device, all_at_once, n=20 * CHUNK)
     device.lib.standin_fail_from(40, 719)
     with pytest.raises(RuntimeError, match="failed on GPU 0 with error 719"):
-        _engine.wait(call.run, limit=10.0)
+        internals.wait(call.run, limit=10.0)
 def no_device_memory():
     call = Call(comm, device, all_at_once, n=20 * CHUNK)
     device.lib.standin_budget(0, 0)
-    _engine.wait(call.run)
+    internals.wait(call.run)
     assert call.right and not device.launches["zfp_encode_f32_4"]
 def no_pinned_memory():
     call = Call(comm, device, all_at_once, n=20 * CHUNK)
     device.lib.standin_budget(1, 0)
-    _engine.wait(call.run)
+    internals.wait(call.run)
     assert call.right and device.launches["zfp_encode_f32_4"] and device.pageable == device.copies
 start_engine()
 with installed():

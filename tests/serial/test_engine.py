@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import internals
 import ml_dtypes
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def run(comm, algorithm, spec, sends, recvs, *, recv_hook=None, chunk=CHUNK, **o
     """Run an algorithm of one rank."""
     schedule = trace(algorithm, 0, 1, [s.size for s in sends], [r.size for r in recvs], chunk, **options)
     buffers = [*sends, *recvs]
-    running = _engine.Running(
+    running = internals.Running(
         schedule.compiled,
         coding(codec(spec), buffers[0].dtype),
         _engine.handle(comm),
@@ -94,11 +95,11 @@ def run(comm, algorithm, spec, sends, recvs, *, recv_hook=None, chunk=CHUNK, **o
         1 << 12,
         buffers,
     )
-    _engine.set_recv_hook(recv_hook)
+    internals.set_recv_hook(recv_hook)
     try:
-        _engine.wait(running)
+        internals.wait(running)
     finally:
-        _engine.set_recv_hook(None)
+        internals.set_recv_hook(None)
     return running.outcome
 
 

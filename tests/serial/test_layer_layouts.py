@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from internals import LOOP, RUN, entry_of
 from mpi4py import MPI
-
-from compcoll.engine._engine import LOOP, RUN, entry_of
 
 BASES = {"b": MPI.SIGNED_CHAR, "h": MPI.SHORT, "f": MPI.FLOAT, "d": MPI.DOUBLE, "D": MPI.C_DOUBLE_COMPLEX}
 small = st.integers(0, 4)

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from math import prod
 
+import internals
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -102,7 +103,7 @@ async def to_itself(rt, send: list, recv: list) -> None:
 def run(comm, spec, a: np.ndarray, out: np.ndarray, inner, recv_hook=None) -> _engine.Outcome:
     """Send an array to itself in its shape, to where its shape is not known."""
     schedule = trace(to_itself, 0, 1, [a.size], [a.size], CHUNK, [inner, ()], shaped=True)
-    running = _engine.Running(
+    running = internals.Running(
         schedule.compiled,
         coding(codec(spec), a.dtype),
         _engine.handle(comm),
@@ -110,11 +111,11 @@ def run(comm, spec, a: np.ndarray, out: np.ndarray, inner, recv_hook=None) -> _e
         1 << 12,
         [a.reshape(-1), out],
     )
-    _engine.set_recv_hook(recv_hook)
+    internals.set_recv_hook(recv_hook)
     try:
-        _engine.wait(running)
+        internals.wait(running)
     finally:
-        _engine.set_recv_hook(None)
+        internals.set_recv_hook(None)
     return running.outcome
 
 

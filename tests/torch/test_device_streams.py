@@ -3,6 +3,7 @@
 import time
 from threading import Timer
 
+import internals
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,7 +12,6 @@ from test_device import copied, noise, run, same
 
 import compcoll.torch
 from compcoll.devices.kernels import all_kernels
-from compcoll.engine import _engine
 
 # A lossy codec for broadcasts is what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:compcoll. a :UserWarning")
@@ -169,13 +169,13 @@ def test_damage_is_noticed_by_the_next_operation_at_the_latest(lossy, gpu, agree
     n, size = 20_000, dist.get_world_size()
     outs = [gpu.tensor(torch.zeros(n)) for _ in range(size)]
     problem, given = "", gpu.tensor(noise(torch.float32)(n))
-    _engine.set_recv_hook(damage)
+    internals.set_recv_hook(damage)
     try:
         dist.all_gather(outs, given, group=lossy)
     except compcoll.FrameError as error:
         problem = str(error)
     core.flush()
-    _engine.set_recv_hook(None)
+    internals.set_recv_hook(None)
     assert agree("checksum" in problem or any("checksum" in reason for reason in reasons))
 
 

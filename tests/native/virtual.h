@@ -14,7 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "schedule.h"
+#include "engine/schedule.h"
 
 namespace compcoll {
 namespace engine {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "frame.h"
+#include "engine/frame.h"
 
 namespace compcoll {
 namespace engine {
