@@ -7,9 +7,9 @@ In an order in which each part is worth having if the rest fails: what can be im
 the device and its copies, loading, one launch of each codec's kernels with its bytes, collectives of 2 ranks,
 the limit that driver and MPI set, random calls, some of it and NCCL between the lab's two hosts, torch's
 backend, DDP and FSDP2, WeightSync, checkpoints, tests of bytes, codecs timed at a size at which bytes are
-compared too, host time per chunk, bytes just below 4 GiB, and compute-sanitizer: `PARTS`. Each is a process of its own
-with a limit, so that what hangs, or breaks the device for its process, costs one row. Of codec and type a
-pair that hung is not tried again; one whose bytes are not the CPU's goes through memcheck.
+compared too, host time per chunk, bytes just below 4 GiB, and compute-sanitizer: `PARTS`. Each is a process
+of its own with a limit, so that what hangs, or breaks the device for its process, costs one row. Of codec
+and type a pair that hung is not tried again; one whose bytes are not the CPU's goes through memcheck.
 
 A row is a line of JSON, printed and appended to ``benchmarks/results/<gpu>-<date>.jsonl`` at once. Its status
 is ``ok``, ``refused`` (the codec cannot carry these values, and the CPU's does not either), ``skipped``,
