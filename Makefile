@@ -160,8 +160,8 @@ fuzz:  ## Fuzz the codecs: FUZZ_SECONDS (60) or FUZZ_RUNS for each of FAMILIES a
 fuzz-smoke:  ## The same for 3 seconds each, where there is clang
 	@$(MAKE) --no-print-directory -C fuzz smoke
 
-kernels: $(VENV)/.kernels  ## Compile the CUDA kernels for four architectures, without a GPU
-	python -m compcoll info --kernels
+kernels: $(VENV)/.kernels  ## Compile the CUDA kernels for four architectures, or ARCH, and count registers, without a GPU
+	python tests/gpu_inspection.py $(if $(ARCH),--arch $(ARCH))
 
 carry: $(VENV)/.kernels  ## Build what a bare machine with a GPU needs for gpu-check: carry/, dist/gpu-check.tar.gz
 	python benchmarks/offline_bundle.py --python $(CARRY_PYTHON) --arch $(CARRY_ARCH)

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -29,32 +28,17 @@ _OPTIONAL = {
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--preload", is_flag=True, help="Print the path of the library for LD_PRELOAD alone.")
-@click.option("--kernels", is_flag=True, help="Compile the CUDA kernels: figures of each, after minutes.")
-@click.option(
-    "--arch",
-    default="sm_75,sm_80,sm_90,sm_100",
-    show_default=True,
-    help="Architectures for --kernels, with commas between.",
-)
-def command(as_json: bool, preload: bool, kernels: bool, arch: str) -> None:
+def command(as_json: bool, preload: bool) -> None:
     """Show versions, MPI, processor, GPU, codecs, files, and missing packages.
 
     --preload prints the path of the library that accelerates programs in C or Fortran; `compcoll run` sets
     LD_PRELOAD by itself.
-
-    --kernels needs no GPU, and takes minutes. It shows registers, bytes spilled, bytes of shared memory and
-    instructions of the main loop, and fails where a kernel does not compile, spills registers, or takes too
-    many instructions.
     """
     if preload:
         try:
             click.echo(library_path())
         except OSError as error:
             raise click.ClickException(str(error)) from None
-    elif kernels:
-        from compcoll.cli.kernels import show
-
-        sys.exit(show([word.strip() for word in arch.split(",") if word.strip()], as_json))
     else:
         _show(as_json)
 

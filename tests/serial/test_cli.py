@@ -16,7 +16,6 @@ from compcoll.cli import COMMANDS, launch
 from compcoll.cli.choose import Goal
 from compcoll.cli.measure import Measurement, Subject
 from compcoll.codecs.registry import default_specs
-from compcoll.devices.kernels import MODULES
 
 
 @pytest.fixture
@@ -415,28 +414,6 @@ def test_run_looks_at_the_environment_first(run, ramp, monkeypatch, outside, var
     result = run("run", "-n", 2, ramp)
     assert result.exit_code == 2
     assert f"{variable} = {value!r}: {says}" in words(result.output)
-
-
-def test_kernels_tell_of_their_progress(run, monkeypatch):
-    monkeypatch.setattr("compcoll.devices.inspection.inspect", lambda *_: [])
-    lines = run("info", "--kernels", "--arch", "sm_90").stderr.splitlines()
-    assert lines[0] == f"1 of {len(MODULES)}: {MODULES[0]} for sm_90"
-
-
-def test_an_interrupt_does_not_wait_for_the_compiler():
-    code = (
-        "import signal, time; from compcoll.cli import main; from compcoll.devices import inspection;"
-        "signal.signal(signal.SIGINT, signal.default_int_handler);"  # a shell's background jobs ignore it
-        "inspection.inspect = lambda *job: print('begun', flush=True) or time.sleep(100);"
-        "main(['info', '--kernels'])"
-    )
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
-        assert process.stdout.readline() == "begun\n"
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert said == "Aborted!\n"
 
 
 def test_sizes_of_run_are_written_as_elsewhere(run, ramp, monkeypatch, outside):

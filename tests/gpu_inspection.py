@@ -1,18 +1,33 @@
-"""Facts of a kernel that need no GPU: registers, spills, shared memory, instructions."""
+"""Figures of the CUDA kernels, compiled without a GPU: ``make kernels``.
+
+Registers, bytes spilled, bytes of shared memory and instructions of the main loop of each kernel. It fails
+where a kernel does not compile, spills registers, or takes too many instructions.
+"""
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
-from compcoll.devices.nvrtc import compile_kernels
+from rich.table import Table
 
-__all__ = ["Figures", "find_disassembler", "inspect"]
+from compcoll.cli.output import wide_console
+from compcoll.devices.kernels import MODULES, all_kernels
+from compcoll.devices.nvrtc import CompileError, Unavailable, compile_kernels
+
+__all__ = ["Figures", "find_disassembler", "inspect", "main", "problems"]
+
+#: The encoder whose speed the others are measured by, and the most instructions that a block may take.
+_MEASURED, _LIMIT = "zfp_encode_f32_32bit", 250
 
 # The code that CuPy adds to every compilation is inspected, too.
 _OPTIONS = ("-ftz=true", "--ptxas-options=-v")
@@ -51,8 +66,6 @@ class Figures:
     shared: int
     instructions: int | None = None
     loop: int | None = None
-
-    as_dict = asdict
 
 
 def find_disassembler() -> str | None:
@@ -165,3 +178,59 @@ def _target(text: str, labels: dict[str, int]) -> int | None:
         return None
     match = re.search(r"\bBRA\b.*`\((\.L\w+)\)", text)
     return labels.get(match[1]) if match else None
+
+
+def problems(found: list[Figures], archs: list[str]) -> list[str]:
+    """Faults of a kernel, a line each."""
+    expected = {kernel.name for kernel in all_kernels() if kernel.module in MODULES}
+    told = []
+    for arch in archs:
+        missing = expected - {f.kernel for f in found if f.arch == arch}
+        told += [f"{kernel} is missing for {arch}" for kernel in sorted(missing)]
+    for f in found:
+        if f.spilled:
+            told.append(f"{f.kernel} for {f.arch} spills {f.spilled} bytes")
+        if f.kernel == _MEASURED and (f.loop or 0) > _LIMIT:
+            told.append(f"{f.kernel} for {f.arch} takes {f.loop} instructions a block, more than {_LIMIT}")
+    return told
+
+
+def _print(found: list[Figures], archs: list[str]) -> None:
+    """Print a table of kernels by architectures."""
+    table = Table("kernel", title="registers, bytes spilled, bytes shared, instructions of the main loop")
+    for arch in archs:
+        table.add_column(arch, justify="right", no_wrap=True)
+    cells = {(f.kernel, f.arch): f"{f.registers} {f.spilled} {f.shared:5} {f.loop or '-':>5}" for f in found}
+    for kernel in sorted({f.kernel for f in found}):
+        table.add_row(kernel, *(cells.get((kernel, arch), "-") for arch in archs))
+    wide_console().print(table)
+    if find_disassembler() is None:
+        print("Without nvdisasm no instructions are counted: pip install nvidia-cuda-nvdisasm")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compile all kernels, and print what they need and faults; the exit status, 1 where there are faults."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--arch", default="sm_75,sm_80,sm_90,sm_100", help="with commas between (default: %(default)s)"
+    )
+    archs = parser.parse_args(arguments).arch.split(",")
+    jobs = list(product(MODULES, archs))
+    found: list[Figures] = []
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            for done, part in enumerate(threads.map(inspect, *zip(*jobs, strict=True)), 1):
+                found += part
+                print(f"{done} of {len(jobs)}: {' for '.join(jobs[done - 1])}", file=sys.stderr)
+    except (CompileError, Unavailable) as error:
+        sys.exit(f"Error: {error}")
+    _print(found, archs)
+    faults = problems(found, archs)
+    print(*faults, sep="\n", file=sys.stderr, end="\n" * bool(faults))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

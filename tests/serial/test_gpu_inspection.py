@@ -1,14 +1,19 @@
-"""``compcoll info --kernels``, and what it reads out of compilers' and disassemblers' output."""
+"""``make kernels``, and what it reads out of compilers' and disassemblers' output."""
 
-import json
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from compcoll.cli import main
-from compcoll.devices import inspection, kernels, nvrtc
-from compcoll.devices.inspection import Figures
+from compcoll.devices import kernels, nvrtc
+
+FOLDER = str(Path(__file__).parents[1])
+sys.path.append(FOLDER)
+import gpu_inspection as inspection  # noqa: E402
+from gpu_inspection import Figures  # noqa: E402
+
+sys.path.remove(FOLDER)  # without torch, tests/torch would pass for it
 
 LOG = """\
 ptxas info    : 12 bytes gmem
@@ -20,10 +25,6 @@ ptxas info    : Compiling entry function 'checksum' for 'sm_90'
 ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 40 registers, used 1 barriers, 1416 bytes smem
 """
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, ["info", "--kernels", *arguments])
 
 
 def compiled():
@@ -65,46 +66,33 @@ def test_longest_way_through_a_loop(code, expected):
     assert inspection._longest_loop(code, labels) == expected
 
 
-def test_json(figures):
-    result = run("--arch", "sm_90", "--json")
-    assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert found["problems"] == []
-    assert {f["kernel"] for f in found["kernels"]} == {k.name for k in compiled()}
+def test_table(figures, capsys):
+    assert inspection.main(["--arch", "sm_90"]) == 0
+    assert "zfp_encode_f32_32bit" in capsys.readouterr().out
 
 
-def test_table(figures):
-    result = run("--arch", "sm_90")
-    assert result.exit_code == 0
-    assert "zfp_encode_f32_32bit" in result.stdout
-
-
-def test_spills_fail(figures):
+def test_spills_fail(figures, capsys):
     figures[3].spilled = 8
-    result = run("--arch", "sm_90")
-    assert result.exit_code == 1
-    assert f"{figures[3].kernel} for sm_90 spills 8 bytes" in result.output
+    assert inspection.main(["--arch", "sm_90"]) == 1
+    assert f"{figures[3].kernel} for sm_90 spills 8 bytes" in capsys.readouterr().err
 
 
-def test_a_missing_kernel_fails(figures):
+def test_a_missing_kernel_fails(figures, capsys):
     gone = figures.pop()
-    result = run("--arch", "sm_90")
-    assert result.exit_code == 1
-    assert f"{gone.kernel} is missing" in result.output
+    assert inspection.main(["--arch", "sm_90"]) == 1
+    assert f"{gone.kernel} is missing" in capsys.readouterr().err
 
 
-def test_too_many_instructions_fail(figures):
+def test_too_many_instructions_fail(figures, capsys):
     next(f for f in figures if f.kernel == "zfp_encode_f32_32bit").loop = 251
-    result = run("--arch", "sm_90")
-    assert result.exit_code == 1
-    assert "251 instructions" in result.output
+    assert inspection.main(["--arch", "sm_90"]) == 1
+    assert "251 instructions" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    result = run("--arch", "sm_90")
-    assert result.exit_code == 1
-    assert "pip install 'compcoll[cuda13]'" in result.output
+    with pytest.raises(SystemExit, match=r"pip install 'compcoll\[cuda13\]'"):
+        inspection.main(["--arch", "sm_90"])
 
 
 def test_a_compiler_s_errors_are_shown(monkeypatch):
@@ -114,3 +102,26 @@ def test_a_compiler_s_errors_are_shown(monkeypatch):
             nvrtc.compile_kernels("frame", "sm_90")
     except nvrtc.Unavailable as error:
         pytest.skip(str(error))
+
+
+_COMPILE = """
+import sys
+sys.path.append(sys.argv[1])
+from gpu_inspection import inspect
+from compcoll.devices.nvrtc import Unavailable
+try:
+    found = inspect("frame", "sm_90")
+except Unavailable as error:
+    sys.exit(f"Unavailable: {error}")
+print(*(f"{f.kernel} {f.registers > 0 and f.spilled == 0}" for f in found))
+"""
+
+
+def test_the_compiler_for_gpus_takes_the_kernels():
+    """In a process without the stand-in."""
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPILE, FOLDER], capture_output=True, text=True, check=False
+    )
+    if "Unavailable" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.stdout.split() == ["checksum", "True", "seal", "True"], done.stderr
