@@ -2,7 +2,6 @@
 
 import math
 import struct
-import sys
 
 import numpy as np
 import pytest
@@ -101,21 +100,14 @@ def test_every_truncation_is_noticed(spec):
             compcoll.decode(frame[:nbytes].tobytes())
 
 
-def test_bytes_behind_the_frame_are_ignored():
+def test_any_buffer_is_a_frame():
+    """And bytes behind it are ignored."""
     frame = compressed("mpc")
     longer = np.concatenate([frame, np.full(100, 0xA5, np.uint8)])
-    assert inspect(longer) == inspect(frame)
-    assert compcoll.decode(longer).tobytes() == np.rint(wave(256)).tobytes()
-
-
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, np.asarray])
-def test_any_buffer_is_a_frame(kind):
-    frame = kind(compressed("mpc").data)
-    assert inspect(frame).codec == "mpc"
-    assert compcoll.decode(frame).tobytes() == np.rint(wave(256)).tobytes()
-
-
-def test_a_strided_array_is_no_frame():
+    for buffer in (bytes(frame), bytearray(frame), memoryview(frame), frame, longer):
+        assert inspect(buffer) == inspect(frame)
+        assert inspect(buffer).codec == "mpc"
+        assert compcoll.decode(buffer).tobytes() == np.rint(wave(256)).tobytes()
     with pytest.raises(ValueError, match="contiguous"):
         as_bytes(np.zeros(200, np.uint8)[::2])
 
@@ -158,7 +150,7 @@ def test_random_headers_are_sound_or_refused(spec):
     rng = np.random.default_rng(5)
     frame = compressed(spec, checksum=False)
     accepted = 0
-    for _ in range(400):
+    for _ in range(120):
         forged = frame.copy()
         for at in rng.integers(4, 76, rng.integers(1, 4)):
             forged[at] = rng.choice([0, 1, 2, 255, rng.integers(256), forged[at] ^ 1 << rng.integers(8)])
@@ -169,7 +161,7 @@ def test_random_headers_are_sound_or_refused(spec):
             continue
         accepted += 1
         assert decoded.nbytes == inspect(forged).nbytes < 2**32
-    assert 0 < accepted < 400
+    assert 0 < accepted < 120
 
 
 def test_frames_without_a_checksum_say_so():
@@ -201,10 +193,3 @@ def test_unrepresentable_arrays_fall_back_and_say_so():
         assert info.bound == 0
     # Integers are not what a lossy codec was asked to change, and small gains are no failure.
     assert not inspect(codec("zfp:rate=8").encode(array.view("i4"))).fallback
-
-
-def test_the_header_is_little_endian():
-    if sys.byteorder != "little":
-        pytest.skip("needs a little-endian machine to compare with")
-    frame = codec("raw").encode(np.zeros(258, np.uint8))
-    assert frame[32:40].tolist() == [2, 1, 0, 0, 0, 0, 0, 0]

@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 from lossless_checks import DTYPES, check_frame, samples
 
 import compcoll
-from compcoll import FrameError
 from compcoll.codecs.lossless import Lossless
 from compcoll.core import _cpu, dtypes
-from compcoll.frame import FrameInfo, pack_header
 
 X = np.linspace(0, 50, 40000)
 NOISE = np.random.default_rng(0).standard_normal(40000)
@@ -106,10 +104,3 @@ def sampled(data, dtype):
     piece = min(piece, data.size)
     step = (data.size - piece) // (n - 1) // 16 * 16 if n > 1 else 0
     return np.concatenate([data[k * step : k * step + piece] for k in range(n)])
-
-
-def test_no_frame_is_named_lossless():
-    frame = np.zeros(80 + 8, np.uint8)
-    pack_header(frame, FrameInfo("lossless", np.dtype(np.float32), (2,), (0, 0), 8))
-    with pytest.raises(FrameError, match="not a stream of this codec"):
-        compcoll.decode(frame)
