@@ -1,4 +1,4 @@
-"""The table of collectives that tests make: what a rank sends and receives, and how a call names both."""
+"""The table of collectives that tests make: memory to send and to receive into, and the arguments of both."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Call:
         return tuple(typed(one) if hasattr(one, "dtype") else one for one in self.form(sent, received))
 
     def memory(self, dtype, seed: int, rank: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """What a rank sends, and what it has where it receives."""
+        """Memory that a rank sends, and memory that it receives into."""
         sent = None if self.n_sent is None else values(self.n_sent, dtype, seed + rank)
         other = 0 if sent is None else 50
         received = None if self.n_received is None else values(self.n_received, dtype, seed + rank + other)
@@ -57,7 +57,7 @@ def _values(n: int, dtype, seed: int) -> np.ndarray:
 
 
 def values(n: int, dtype, seed: int) -> np.ndarray:
-    """The same as `data`, which takes a while."""
+    """Values of `data`, which takes a while to make them."""
     return _values(n, np.dtype(dtype), seed).copy()
 
 
@@ -91,10 +91,8 @@ def collectives(
     pairs = pairs or [[counts[(i + 2 * j) % size] for j in range(size)] for i in range(size)]
     out, into, mine = pairs[rank], [row[rank] for row in pairs], counts[rank]
     part = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
-    one, whole, room, sent, received = (
-        *(n, n * size),
-        *(sum(lengths) + gap * size for lengths in (counts, out, into)),
-    )
+    room, sent, received = (sum(lengths) + gap * size for lengths in (counts, out, into))
+    one, whole = n, n * size
     at_root, elsewhere = (lambda m: m if here else None), (lambda m: None if here else m)
 
     def blocks(array, lengths):

@@ -12,7 +12,7 @@ from compcoll.engine import _engine
 from compcoll.operations import ALGORITHMS, OPERATIONS, Decides
 
 SUMS = ["ring", "direct", "recursive_halving"]
-#: Elements of a block, nothing, one, and several chunks, with the least bytes of a message.
+#: Elements of a block, from none to several chunks, with the fewest bytes of a compressed message.
 SIZES = [(0, 0), (1, 0), (1023, 0), (20001, 1 << 14)]
 
 
@@ -24,7 +24,7 @@ def with_algorithm(comm, name: str, codec: str = "lossless"):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_values_are_those_of_mpi(comm, agree, dtype):
-    """Of uneven counts with zeros, from and to other roots; what lies between blocks is not touched."""
+    """Counts are uneven, with zeros, and roots change; what lies between blocks is not touched."""
     for i, (n, least) in enumerate(SIZES):
         ours, root = compcoll.Comm(comm, "lossless", min_nbytes=least), (i + DTYPES.index(dtype)) % comm.size
         for call in collectives(comm.rank, comm.size, n, root, uneven(comm.size, n), gap=3).values():

@@ -52,7 +52,7 @@ MAKERS = {
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_makers(comm, ours, agree, make):
-    """What the class here and mpi4py's own make is known to the layer until it is freed, and accelerates."""
+    """Communicators that the class here and mpi4py's own make are known to the layer until they are freed."""
     before = _engine.marked_count()
     for of in (ours, MPI.Intracomm(ours)):
         made = make(of)

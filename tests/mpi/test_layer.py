@@ -288,7 +288,7 @@ def nothing_grows(agree):
 def test_communicators_of_the_same_settings_leave_nothing(comm, nothing_grows):
     """One after the other, and while there is another one, whose duplicate they are."""
     for kept in (None, compcoll.Comm(comm, "lossless")):
-        nothing_grows(lambda i: compcoll.Comm(comm, "lossless").Free(), 10_000 if EXHAUSTIVE else 150)
+        nothing_grows(lambda i: compcoll.Comm(comm, "lossless").Free(), 3000 if EXHAUSTIVE else 150)
         if kept is not None:
             kept.Free()
 
@@ -336,7 +336,7 @@ def test_persistent_requests_leave_nothing(comm, ours, nothing_grows):
         for request in requests:
             request.Free()
 
-    nothing_grows(act, 3000 if EXHAUSTIVE else 200)
+    nothing_grows(act, 1000 if EXHAUSTIVE else 200)
 
 
 # -- datatypes

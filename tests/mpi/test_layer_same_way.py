@@ -23,7 +23,7 @@ from compcoll.engine import _engine
 from compcoll.operations import OPERATIONS
 
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank sends nothing")
-N_CALLS = 5000 if EXHAUSTIVE else 200
+N_CALLS = 2500 if EXHAUSTIVE else 200
 IS_OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
 IN_PLACE = MPI.IN_PLACE
 #: Basic types; that of no values in types of two comes last.

@@ -43,7 +43,7 @@ if not HAS_ISENDRECV:
 
 @pytest.mark.parametrize("receive", RECEIVES.values(), ids=RECEIVES)
 def test_pairings(comm, ours, agree, receive):
-    """Of every sender with every receiver, of small and large messages, by their names and by wildcards."""
+    """Every sender meets every receiver, with small and large messages, by names and by wildcards."""
     for (name, send), n, wildcard in product(SENDERS.items(), (SMALL, LARGE), (False, True)):
         got, status = np.zeros(n, "f4"), MPI.Status()
         if comm.rank % 2 == 0 and comm.rank + 1 < comm.size:

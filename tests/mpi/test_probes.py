@@ -102,7 +102,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("receive", OBJECTS.values(), ids=OBJECTS)
 def test_statuses_of_objects(comm, ours, agree, receive):
-    """As long as a first message is, or may not be; an object is there again for whoever receives it."""
+    """A probe that opens a pickled object, of whatever length, gives it back to whoever receives it."""
     last, ok = comm.size - 1, True
     for length in (*LENGTHS, 50_000):
         sent = "x" * (length - len(pickle.dumps("x" * length, MPI.pickle.PROTOCOL)) + length)

@@ -80,7 +80,7 @@ def finish(requests: list, rng) -> None:
     """Wait for requests by one function after the other."""
     left = [requests[i] for i in rng.permutation(len(requests))]
     while left:
-        how = rng.integers(6)
+        how = rng.integers(7)
         if how == 0:
             left.pop().Wait()
         elif how == 1:
@@ -93,7 +93,9 @@ def finish(requests: list, rng) -> None:
             MPI.Request.Waitall(done)
         elif how == 4 and left[0].Test():
             left.pop(0)
-        elif how == 5:
+        elif how == 5 and MPI.Request.Testall(left[-2:]):
+            left = left[:-2]
+        elif how == 6:
             done = MPI.Request.Waitsome(left)
             left = [request for i, request in enumerate(left) if i not in done]
 

@@ -229,9 +229,8 @@ def run(tmp_path_factory):
     return ranks
 
 
-@pytest.mark.parametrize("codec", ["lossless", "auto"])
-@pytest.mark.parametrize("first", [1, 2, 3, 5])
-@pytest.mark.exhaustive(but=3)
+@pytest.mark.parametrize(("first", "codec"), [(1, "lossless"), (2, "auto"), (3, "lossless"), (5, "auto")])
+@pytest.mark.exhaustive(but=2)
 def test_threads_run_out(run, first, codec):
     said, errors = run(THREADS, first, codec, COMPCOLL_THREADS="2")
     assert said.count("right") == 2
@@ -250,9 +249,9 @@ CALLS = ["allreduce", "ialltoallv", "message", "answer", "both_ways", "persisten
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("known", ["new", "known"])
-@pytest.mark.exhaustive(but=3)
+@pytest.mark.exhaustive(but=2)
 def test_memory_runs_out(run, call, known):
-    few, many = (40, 20) if EXHAUSTIVE else (4, 6)
+    few, many = (24, 12) if EXHAUSTIVE else (4, 4)
     said, errors = run(MEMORY, call, known, few, many, seconds="0.5")
     assert {"0 end", "1 end"} <= set(said.splitlines()), said[-2000:] + errors
     assert "WRONG" not in said, said[-5000:]

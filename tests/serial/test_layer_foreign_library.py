@@ -323,7 +323,7 @@ def test_python_itself_is_no_program(mpi, program):
 
 
 def test_a_start_that_the_layer_does_not_see_is_an_error(mpi, program):
-    """Of a collective, a send and a receive; MPI ends afterwards."""
+    """A collective's, a send's and a receive's alike; MPI ends afterwards."""
     result = ranks(mpi, "timeout", 10, sys.executable, program(STARTS))
     assert result.stdout == "['an error']\n", result.stderr
     assert result.returncode == 0, result.stderr

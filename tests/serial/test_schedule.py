@@ -175,13 +175,21 @@ def test_reduce_scatter(where, kind, algorithm, in_place, widens):
         np.testing.assert_array_equal(recv, sums)
 
 
+#: Elements of a sum, and whether it is in place, its codec widens, and values inside a node stay exact.
+SUMS_OF_ALL = [
+    (0, False, False, True),
+    (1, True, False, False),
+    (300, False, True, True),
+    (300, True, True, False),
+    (20 * CHUNK + 70, False, False, True),
+    (20 * CHUNK + 70, True, True, False),
+]
+
+
 @where
-@pytest.mark.parametrize("n", [0, 1, 300, 20 * CHUNK + 70])
+@pytest.mark.parametrize(("n", "in_place", "widens", "inside_exact"), SUMS_OF_ALL)
 @pytest.mark.parametrize("algorithm", ALGORITHMS["Allreduce"])
-@pytest.mark.parametrize(
-    ("in_place", "widens", "inside_exact"), [(False, False, True), (True, False, False), (True, True, True)]
-)
-def test_allreduce(where, n, algorithm, in_place, widens, inside_exact):
+def test_allreduce(where, algorithm, n, in_place, widens, inside_exact):
     size = size_of(where)
     sends = [data(r, n) for r in range(size)]
     expected = sum(sends)
@@ -200,10 +208,11 @@ def test_allreduce(where, n, algorithm, in_place, widens, inside_exact):
 
 
 @where
-@pytest.mark.parametrize("n", [0, 1, 9 * CHUNK + 70])
+@pytest.mark.parametrize(
+    ("n", "in_place"), [(0, False), (1, True), (9 * CHUNK + 70, False), (9 * CHUNK + 70, True)]
+)
 @pytest.mark.parametrize("algorithm", ALGORITHMS["Reduce"])
-@pytest.mark.parametrize("in_place", [False, True])
-def test_reduce(where, n, algorithm, in_place):
+def test_reduce(where, algorithm, n, in_place):
     size = size_of(where)
     for root in [size // 2] if where == size else range(size):
         sends = [data(r, n) for r in range(size)]
