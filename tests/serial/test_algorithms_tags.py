@@ -1,7 +1,5 @@
 """Messages of random calls on random nodes: none can be taken for another one, and every value arrives."""
 
-import os
-
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -13,7 +11,6 @@ from compcoll.algorithms.groups import placement
 from compcoll.operations import ALGORITHMS, OPERATIONS, TWO_LEVEL, Blocks
 from compcoll.schedule.trace import trace
 
-EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
 ALGORITHMS_OF_ALL = [
     (op, algorithm, levels)
     for op, algorithms in ALGORITHMS.items()
@@ -100,7 +97,7 @@ def check_call(op, algorithm, levels, nodes, root, chunk, counts, n_tags, seed, 
             np.testing.assert_array_equal(block, values)
 
 
-@settings(max_examples=60 if EXHAUSTIVE else 25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_call(case):
     draw = case.draw
