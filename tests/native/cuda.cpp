@@ -1,7 +1,7 @@
 // A stand-in for NVIDIA's driver library, for tests on machines without GPUs. tests/serial/standin.py builds
 // it, with libcuda.so.1 for its soname: a library that is loaded under that name later is this one.
 //
-// Kernels run in the CPU executor (csrc/cuda/executor.h), whose path is the image of every module. Misuse
+// Kernels run in the CPU executor (tests/native/executor.h), whose path is the image of every module. Misuse
 // that a driver reports has the driver's error; undefined behaviour ends the process with a message.
 #include <pthread.h>
 #include <unistd.h>
