@@ -3,6 +3,7 @@
     mpiexec -n 2 python tests/torch/distributed_suite.py [--gate mpi] [--match REGEX] [--out out/suite.json]
 
 Fails where a test that gloo passes does not pass with this backend, but for those listed below with a reason.
+The default group compresses all that it can, other groups what is large.
 Which tests there are depends on a name that torch looks at when its tests are imported: with ``--gate mpi``
 those of all-to-all are among them, with ``--gate gloo`` most of the others. expecttest has to be installed.
 """
@@ -17,6 +18,8 @@ import traceback
 import unittest
 from datetime import timedelta
 from pathlib import Path
+
+import compcoll.torch
 
 # Exit codes that say why a test was skipped.
 SKIPS = {
@@ -54,8 +57,6 @@ def arguments():
 
 def begin(args):
     """torch's module of tests, prepared for this backend."""
-    import compcoll.torch  # noqa: F401
-
     os.environ.setdefault("COMPCOLL_CODEC", "lossless")
     os.environ["BACKEND"] = args.gate
     os.environ.setdefault("TEMP_DIR", "/tmp")
@@ -118,9 +119,11 @@ class Suite:
         # A few choose what to do by the name of a backend that they know.
         dt.BACKEND = "gloo" if "accumulate_gradients_no_sync" in name else backend
         comm.Barrier()
+        options = None if backend == "gloo" else compcoll.torch.Options("lossless", min_nbytes=0)
         try:
             dist.init_process_group(
                 backend,
+                pg_options=options,
                 init_method=f"file://{test.file_name}",
                 rank=comm.rank,
                 world_size=comm.size,

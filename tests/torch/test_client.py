@@ -1,7 +1,6 @@
 """The backend as a client of the layer: its queue, its threads, and what is left of groups."""
 
 import ctypes
-import threading
 import time
 from datetime import timedelta
 
@@ -37,26 +36,15 @@ def test_large_calls_begin_two_at_a_time(ours, agree):
 def test_calls_go_on_where_a_thread_keeps_the_interpreter(ours, world, agree):
     """Rank 0 holds the lock in C; the others do not wait for it."""
     for group in (world, ours):
-        for _ in range(2):  # the first one is decided on in Python
+        for holds in (False, True):  # the first one is decided on in Python
             dist.barrier()
             x, since = torch.ones(1 << 19), time.monotonic()
             work = dist.all_reduce(x, group=group, async_op=True)
-            if dist.get_rank() == 0:
+            if holds and dist.get_rank() == 0:
                 ctypes.PyDLL(None).usleep(900_000)
             work.wait()
             took = time.monotonic() - since
         assert agree(dist.get_rank() == 0 or took < 0.6), took
-
-
-def test_threads_that_wait_for_one_work(ours, agree):
-    x, found = torch.ones(1 << 20), []
-    work = dist.all_reduce(x, group=ours, async_op=True)
-    threads = [threading.Thread(target=lambda: found.append(work.wait() and x[5].item())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert agree(found == [dist.get_world_size()] * 4)
 
 
 def test_a_group_is_destroyed_with_calls_under_way(world, agree):
@@ -75,7 +63,7 @@ def test_a_group_is_destroyed_with_calls_under_way(world, agree):
 
 def test_groups_leave_nothing_behind(world, agree):
     kept, marked = len(peers.cores()), _engine.marked_count()
-    for _ in range(20):
+    for _ in range(8):
         group = dist.new_group()
         dist.all_reduce(x := torch.ones(3), group=group)
         dist.destroy_process_group(group)

@@ -243,41 +243,6 @@ def test_what_cannot_be_reduced(world):
     dist.barrier()
 
 
-def test_coalesced(world, ours, gloo, agree):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    for group in (world, ours):
-        given = [values(n, torch.float32, rank, n) for n in (5, 0, 2000)]
-        want = [x.clone() for x in given]
-        for x in want:
-            dist.all_reduce(x, group=gloo)
-        with dist._coalescing_manager(group, async_ops=True) as manager:
-            for x in given:
-                dist.all_reduce(x, group=group)
-        manager.wait()
-        assert agree(same(given, want))
-        outs = [torch.zeros(n * size) for n in (5, 2000)]
-        with dist._coalescing_manager(group):
-            for out in outs:
-                ALL_GATHER_SINGLE(out, torch.full((len(out) // size,), float(rank)), group=group)
-        assert agree(all((out.view(size, -1) == torch.arange(size)[:, None]).all() for out in outs))
-
-
-def test_objects(world, agree):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    found = [None] * size
-    dist.all_gather_object(found, {"rank": rank, "text": "x" * 1000 * rank})
-    assert agree([len(one["text"]) for one in found] == [1000 * i for i in range(size)])
-    things = [["from", 0], None] if rank == 0 else [None, None]
-    dist.broadcast_object_list(things, 0)
-    assert agree(things == [["from", 0], None])
-    mine = [None]
-    dist.scatter_object_list(mine, [i * "y" for i in range(size)] if rank == 0 else None, 0)
-    assert agree(mine == [rank * "y"])
-    gathered = [None] * size if rank == 1 else None
-    dist.gather_object(rank, gathered, 1)
-    assert agree(gathered == (list(range(size)) if rank == 1 else None))
-
-
 @pytest.mark.filterwarnings("default")
 def test_sparse_sums_under_way_at_once(ours, agree):
     """Of the same tensor, the second one adds up what the first has left, also where that has no elements."""

@@ -1,4 +1,7 @@
-"""What torch builds upon a backend: losses like gloo's, to rounding, where nothing lossy was asked for."""
+"""What torch builds upon a backend: losses like gloo's, to rounding, where nothing lossy was asked for.
+
+FSDP and DTensor are in tests/torch_bases, DDP's other ways in torch's own tests (distributed_suite.py).
+"""
 
 import copy
 import warnings
@@ -68,31 +71,6 @@ def test_ddp(group, gloo, agree, options):
     assert agree(close(got, train(DDP(model(), process_group=gloo, **options))))
 
 
-def test_ddp_no_sync(group, gloo, agree):
-    def run(group):
-        net = DDP(model(), process_group=group)
-        for micro in range(3):
-            x, y = batch(micro)
-            if micro < 2:
-                with net.no_sync():
-                    nn.functional.mse_loss(net(x), y).backward()
-            else:
-                nn.functional.mse_loss(net(x), y).backward()
-        return torch.cat([p.grad.reshape(-1) for p in net.parameters()])
-
-    assert agree(close(run(group), run(gloo)))
-
-
-def test_ddp_join_with_uneven_inputs(group, gloo, agree):
-    def run(group):
-        net = DDP(model(), process_group=group)
-        with net.join():
-            train(net, steps=2 + dist.get_rank())
-        return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
-
-    assert agree(close(run(group), run(gloo)))
-
-
 def test_ddp_hooks(group, gloo, agree):
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
@@ -119,85 +97,6 @@ def test_zero_redundancy_optimizer(group, gloo, agree):
         )
 
     assert agree(close(run(group), run(gloo)))
-
-
-def test_fsdp1(group, gloo, agree):
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    def run(group):
-        return train(FullyShardedDataParallel(model(), process_group=group, device_id=torch.device("cpu")))
-
-    assert agree(close(run(group), run(gloo)))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_fsdp2(group, gloo, agree, dtype):
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    def run(group):
-        net, mesh = model(), mesh_of(group)
-        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype)
-        for layer in (net[0], net[2]):
-            fully_shard(layer, mesh=mesh, mp_policy=policy)
-        fully_shard(net, mesh=mesh, mp_policy=policy)
-        losses = train(net)
-        return torch.cat([losses, net[2].weight.full_tensor().detach().reshape(-1)])
-
-    got, want = run(group), run(gloo)
-    tolerance = {} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-3}
-    assert agree(torch.allclose(got, want, **tolerance))
-
-
-def test_hsdp(group, gloo, agree):
-    from torch.distributed.fsdp import fully_shard
-
-    size = dist.get_world_size()
-    shape = (2, size // 2) if size % 2 == 0 else (1, size)
-
-    def run(group):
-        backend = dist.get_backend(group)
-        mesh = init_device_mesh(
-            "cpu",
-            shape,
-            mesh_dim_names=("replicate", "shard"),
-            backend_override={"replicate": backend, "shard": backend},
-        )
-        return train(fully_shard(model(), mesh=mesh))
-
-    assert agree(close(run(group), run(gloo)))
-
-
-def test_tensor_parallel(group, gloo, agree):
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    def run(group):
-        net = parallelize_module(
-            model(), mesh_of(group, "tp"), {"0": ColwiseParallel(), "2": RowwiseParallel()}
-        )
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        losses = []
-        for step in range(STEPS):
-            x, y = batch(step, rank=0)
-            loss = nn.functional.mse_loss(net(x), y)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.detach())
-        return torch.stack(losses)
-
-    assert agree(close(run(group), run(gloo)))
-
-
-def test_dtensor_redistributes(group, gloo, agree):
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
-    def run(group):
-        mesh = mesh_of(group)
-        whole = torch.arange(7.0 * 5).reshape(7, 5)
-        parts = distribute_tensor(whole, mesh, [Shard(0)])
-        return parts.redistribute(mesh, [Shard(1)]).redistribute(mesh, [Replicate()]).to_local()
-
-    assert agree(torch.equal(run(group), run(gloo)))
 
 
 @pytest.mark.parametrize("name", ["ScheduleGPipe", "Schedule1F1B"])

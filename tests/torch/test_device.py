@@ -17,7 +17,7 @@ TYPES = [
     torch.bool,
     torch.complex64,
 ]
-SIZES = [0, 1, 7, 40_013]
+SIZES = [0, 1, 7, 9001]
 
 
 # -- each operation with what it is given, and where its results go; tensors of the host
@@ -162,23 +162,10 @@ def test_like_the_host(ours, gpu, agree, how, dtype):
     """Which is compared with gloo elsewhere."""
     if how is _average and dtype == torch.bool:
         pytest.skip("there is no average of truth values")
-    for n in SIZES:
+    for n, later in ((0, False), (1, True), (7, False), (9001, False), (9001, True)):
         want = on_host(how, whole(dtype), n, group=ours, later=False)
-        for later in (False, True):
-            got = on_device(gpu, how, whole(dtype), n, group=ours, later=later)
-            assert agree(same(got, want)), (n, later, got, want)
-
-
-@pytest.mark.parametrize("how", OPERATIONS, ids=lambda f: f.__name__)
-def test_like_gloo(ours, gloo, gpu, agree, how):
-    if how is _average:
-        pytest.skip("gloo has no average")
-    want = on_host(how, whole(torch.float32), 5003, group=gloo, later=False)
-    got = on_device(gpu, how, whole(torch.float32), 5003, group=ours, later=True)
-    ignored = (
-        how is _reduce and dist.get_rank() != dist.get_world_size() - 1
-    )  # gloo leaves sums of some there
-    assert agree(ignored or same(got, want))
+        got = on_device(gpu, how, whole(dtype), n, group=ours, later=later)
+        assert agree(same(got, want)), (n, later, got, want)
 
 
 @pytest.mark.parametrize("how", OPERATIONS, ids=lambda f: f.__name__)
@@ -186,20 +173,16 @@ def test_compressed_values_stay_on_the_device(lossy, gpu, agree, how):
     """Lossy ones, so that what went another way would have other bits."""
     dtype = torch.float32
     want = on_host(how, noise(dtype), 20_000, group=lossy, later=False)
-    for later in (False, True):
-        got = on_device(gpu, how, noise(dtype), 20_000, group=lossy, later=later)
-        assert agree(same(got, want))
-    assert agree(gpu.device.launches)
+    got = on_device(gpu, how, noise(dtype), 20_000, group=lossy, later=True)
+    assert agree(same(got, want) and gpu.device.launches)
 
 
 @pytest.mark.parametrize("how", OPERATIONS, ids=lambda f: f.__name__)
 def test_small_ones_go_through_the_host(world, gpu, agree, how):
     """As MPI carries them out."""
     want = on_host(how, noise(torch.float32), 50, group=world, later=False)
-    for later in (False, True):
-        got = on_device(gpu, how, noise(torch.float32), 50, group=world, later=later)
-        assert agree(same(got, want))
-    assert agree(not gpu.device.launches)
+    got = on_device(gpu, how, noise(torch.float32), 50, group=world, later=False)
+    assert agree(same(got, want) and not gpu.device.launches)
 
 
 # -- memory
@@ -289,8 +272,7 @@ def test_coalesced(lossy, gpu, agree):
 # -- messages
 
 
-@pytest.mark.parametrize("group", ["world", "ours"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool], ids=str)
+@pytest.mark.parametrize(("group", "dtype"), [("world", torch.bool), ("ours", torch.bfloat16)], ids=str)
 def test_messages(request, gpu, agree, group, dtype):
     group = request.getfixturevalue(group)
     rank, size = dist.get_rank(), dist.get_world_size()

@@ -263,16 +263,6 @@ def test_hsdp(gloo, agree, replicated, shards):
     assert agree(torch.equal(*both))
 
 
-def test_a_hook_of_the_programs_own_reads_sums(gloo, agree, replicated):
-    """One that `compress_fsdp` has not set comes after the reduce-scatter."""
-    net, replicas = sharded(gloo, replicated["shard"]), replicated.get_group("replicate")
-    compress_fsdp(net, "bfp:bits=16")
-    for module in (net[0], net[2], net):
-        module.set_all_reduce_hook(CompressedAllReduce("bfp:bits=16", replicas))
-    got, want = gradients(net), gradients(sharded(gloo, replicated))
-    assert agree(torch.allclose(got, want, rtol=0, atol=1e-3 * want.abs().max()))
-
-
 @pytest.mark.parametrize("kind", ["sharded", "replicated"])
 def test_errors_stay_with_their_parameters(gloo, agree, replicated, kind):
     """Of two of one shape, steps use one or the other: FSDP2 reduces the gradients that there are."""
@@ -328,7 +318,7 @@ def test_fsdp2_goes_on_from_state_dicts(gloo, agree, replicated, kind):
 
 
 @pytest.mark.parametrize("bad", [1e7, float("inf"), float("nan")])
-@pytest.mark.parametrize("codec", ["bfp:bits=8", "int8", "bfp:bits=4"])
+@pytest.mark.parametrize("codec", ["bfp:bits=8", "bfp:bits=4"])
 @pytest.mark.parametrize("kind", ["reduce-scatter", "all-reduce"])
 def test_a_step_that_is_not_taken(gloo, agree, place, kind, codec, bad):
     """Errors of a skipped step do not enter the next steps: their norms are those of plain sums."""
@@ -347,19 +337,6 @@ def test_a_step_that_is_not_taken(gloo, agree, place, kind, codec, bad):
             got, want = torch.empty(n), want[n * rank : n * (rank + 1)]
             reduce(got, mine / size, gloo, dist.ReduceOp.SUM)
         assert agree(step == 2 or abs(got.norm() / want.norm() - 1) < 0.06), step
-
-
-def test_forget(gloo, agree):
-    """Gradients after forget() equal those of new objects, if every object of the model forgets."""
-    net = sharded(gloo)
-    found = compress_fsdp(net, "int4", feeds_back=True)
-    first = gradients(net)
-    net.zero_grad()
-    second = gradients(net)
-    for one in [one for made in found.values() for one in made]:
-        one.forget()
-    net.zero_grad()
-    assert agree(torch.equal(gradients(net), first) and not torch.equal(first, second))
 
 
 def test_modules_to_compress(gloo, agree):

@@ -26,24 +26,6 @@ def test_around_a_ring(group, agree, dtype):
             assert agree(torch.equal(into, values(n, dtype, (rank - 1) % size)))
 
 
-@pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14), reason="torch does not forward the source"
-)
-def test_from_anywhere(group, agree):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    if rank == 0:
-        seen = []
-        for _ in range(1, size):
-            into = torch.zeros(30_000)
-            source = dist.recv(into, group=group)
-            seen.append(source)
-            assert torch.equal(into, torch.full((30_000,), float(source)))
-        assert sorted(seen) == list(range(1, size))
-    else:
-        dist.send(torch.full((30_000,), float(rank)), 0, group=group)
-    assert agree(True)
-
-
 def test_tags_are_told_apart(group, agree):
     """The later tag is received first, and of one tag what was sent first."""
     rank = dist.get_rank()

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 PATIENCE = 30
 
 
-@pytest.fixture(params=["world", "ours", "gloo"])
+@pytest.fixture(params=["world", "ours"])
 def group(request):
     return request.getfixturevalue(request.param)
 

@@ -288,13 +288,6 @@ def test_options_with_a_time_out(world):
     assert core_of(group).timeout == 9
 
 
-def test_sizes_and_errors_of_the_report(world):
-    group = new("sizes", Options(min_nbytes=0))
-    reduced(group, 8192)
-    line = next(line for line in core_of(group).stats.lines.values() if line.op == "Allreduce")
-    assert (line.nbytes, line.codec) == (32768, "lossless")
-
-
 def test_sizes_of_policies_are_those_of_what_is_reduced(world):
     size = dist.get_world_size()
     group = new("thresholds", Options("lossless", min_nbytes="64K"))

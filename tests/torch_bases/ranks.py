@@ -11,16 +11,15 @@ from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTe
 import compcoll.torch
 
 WORLD = MPI.COMM_WORLD
-#: What the same tests run over: a backend, and the options of the default group.
-GLOO = "gloo", {}
-OURS = "compcoll", {}
-COMPRESSING = "compcoll", {"codec": "lossless", "min_nbytes": 0}
+#: What the same tests run over: options of the default group.
+PLAIN: dict = {}
+COMPRESSING = {"codec": "lossless", "min_nbytes": 0}
 
 
 class InRanks:
     """Takes the place of `MultiProcessTestCase._spawn_processes`: this process is a rank."""
 
-    over = OURS
+    over = PLAIN
 
     @property
     def world_size(self):
@@ -34,10 +33,9 @@ class InRanks:
         self.rank, self.file_name = WORLD.rank, WORLD.bcast(self.file_name)
 
     def begin(self):
-        backend, settings = self.over
-        options = compcoll.torch.Options(**settings) if settings else None
+        options = compcoll.torch.Options(**self.over) if self.over else None
         dist.init_process_group(
-            backend,
+            "compcoll",
             init_method=f"file://{self.file_name}",
             rank=WORLD.rank,
             world_size=WORLD.size,
@@ -68,10 +66,9 @@ class FSDPRanks(InRanks, FSDPTest):
 
 
 def over_each(cls):
-    """The class of tests over this backend, uncompressed and compressed, and over gloo, by their names."""
+    """The class of tests over the backend, uncompressed and compressed, by their names."""
     name = cls.__name__.removesuffix("Tests")
-    backends = {"Gloo": GLOO, "Ours": OURS, "Compressing": COMPRESSING}
     return {
         f"Test{name}{label}": type(f"Test{name}{label}", (cls,), {"over": over, "__module__": cls.__module__})
-        for label, over in backends.items()
+        for label, over in {"Ours": PLAIN, "Compressing": COMPRESSING}.items()
     }

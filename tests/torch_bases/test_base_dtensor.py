@@ -1,4 +1,4 @@
-"""torch's base class for tests of DTensor over this backend, and the same tests over gloo."""
+"""torch's base class for tests of DTensor over this backend."""
 
 # torch's assertEqual compares tensors.
 # ruff: noqa: PT009
