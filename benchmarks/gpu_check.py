@@ -394,8 +394,8 @@ def run_random(check: Check) -> None:
         row = {"what": f"random programs of {ranks} ranks", "status": "missing", "why": "no mpiexec"}
         if mpiexec is not None:
             seconds = max((check.left - 3) * share, 1)
-            more = ["--gpus", "--count", "1000000", "--minutes", str(seconds / 80)]
-            more += ["--devices"] if check.fake else []
+            many = ["--count", "1000000", "--minutes", str(seconds / 80)]
+            more = ["--gpus", *(["--devices", "--count", "3"] if check.fake else many)]
             command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", str(RANDOM), *more]
             status, tail = execute(command, seconds)
             found = {None: "timeout", 0: "ok"}.get(status, "failed")

@@ -3,19 +3,16 @@
 import json
 import math
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.codecs import baselines
 from benchmarks.codecs.__main__ import main
 from benchmarks.codecs.baselines import Contestant, contestants
-from benchmarks.codecs.data import Data, real, synthetic
+from benchmarks.codecs.data import Data, synthetic
 from benchmarks.codecs.measure import Row, errors, measure
-from benchmarks.codecs.output import BEGIN, END, about, markdown, replace_section, write_json
-from benchmarks.codecs.plot import draw
+from benchmarks.codecs.output import BEGIN, END, about, markdown, replace_section
 
 
 def row(codec="mpc", data="waves, float32", **changes):
@@ -94,29 +91,6 @@ def test_a_lossless_codec_that_changes_a_bit_is_wrong():
     assert "Wrong results: liar on numbers, float64." in markdown([COPY, wrong], about(1))
 
 
-def test_absent_packages_are_left_out(monkeypatch):
-    def absent(name):
-        raise ImportError(name)
-
-    monkeypatch.setattr(baselines, "importlib", SimpleNamespace(import_module=absent))
-    assert set(baselines.missing()) >= {"zfpy", "blosc2", "lz4"}
-    assert all(c.ours for c in contestants(3))
-
-
-def test_blocks_have_the_dimensions_of_the_array():
-    names = {ndim: [c.name for c in contestants(ndim) if c.name.startswith("zfp:")] for ndim in (1, 3)}
-    assert names[1] == ["zfp:rate=8, 1-D", "zfp:rate=16, 1-D"]
-    assert len(names[3]) == 4
-    assert "zfp:rate=8, n-D" in names[3]
-
-
-def test_real_data_are_read_where_they_are(tmp_path):
-    assert list(real(tmp_path)) == []
-    np.arange(512 * 512, dtype="f4").tofile(tmp_path / "vorticity.512_512")
-    (data,) = real(tmp_path, most_nbytes=20_000)
-    assert (data.label, data.array.shape, data.smooth) == ("vorticity 2-D, float32", (9, 512), True)
-
-
 def test_markdown_has_a_table_for_each_family():
     text = markdown(ROWS, about(1))
     assert "copy by NumPy runs at 12.0 to 12.0 GB/s" in text
@@ -141,28 +115,6 @@ def test_a_section_of_a_readme_is_replaced(tmp_path):
     assert readme.read_text() == BEGIN
 
 
-def test_json_is_json(tmp_path):
-    write_json(ROWS, about(3), tmp_path / "out.json")
-    result = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
-    assert result["versions"]["numpy"] == np.__version__
-    assert [r["ratio"] for r in result["rows"]] == [r.ratio for r in ROWS]
-    assert result["rows"][0]["psnr"] is None
-
-
-def test_the_picture_names_every_codec(tmp_path, monkeypatch):
-    from matplotlib.figure import Figure
-
-    figures = []
-    save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k)))
-    draw(ROWS, tmp_path / "out.png")
-    assert (tmp_path / "out.png").stat().st_size > 10_000
-    encode, legend = figures[0].axes[0], figures[0].axes[6].get_legend()
-    assert (encode.get_title(), encode.get_ylabel()) == ("encode: lossless, fields", "ratio")
-    assert [text.get_text() for text in legend.get_texts()] == ["mpc", "lz4"]
-
-
-@pytest.mark.exhaustive
 def test_the_command_writes_what_it_is_asked_for(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"{BEGIN}{END}")
@@ -173,5 +125,7 @@ def test_the_command_writes_what_it_is_asked_for(tmp_path):
     assert "no real data" in done.stderr
     assert "smooth + noise, float64" in done.stdout
     assert "| codec | smooth + noise, float32 |" in readme.read_text()
-    assert len(json.loads((tmp_path / "out.json").read_text())["rows"]) > 30
-    assert (tmp_path / "out.png").exists()
+    result = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
+    assert result["versions"]["numpy"] == np.__version__
+    assert len(result["rows"]) > 30
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")

@@ -8,10 +8,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.netlab import Lab, LabError, Unavailable, watchdog
+from benchmarks.netlab import Lab, Unavailable, watchdog
 from benchmarks.netlab.__main__ import main
 from benchmarks.netlab.launch import OPEN_MPI, find_mpiexec
 
@@ -106,11 +107,6 @@ def test_ranks_meet_over_the_links(lab):
     assert sorted(done.stdout.split("\n"))[1:] == ["left 0 of 2 near 1", "left 1 of 2 near 1"]
 
 
-def test_ranks_of_a_host_share_it(lab):
-    done = lab.run([sys.executable, "-c", RING], ppn=2, capture=True, timeout=30)
-    assert done.stdout.count("of 4 near 2") == 4
-
-
 def test_compressed_messages_leave_nothing_that_was_not_received(lab):
     """UCX would name each when MPI ends."""
     done = lab.run([sys.executable, "-c", MESSAGES], capture=True, timeout=60)
@@ -130,12 +126,8 @@ def test_hosts_share_memory_inside_and_not_across(lab):
 def test_bytes_through_the_ports_are_counted(lab):
     before = lab.port_bytes()
     lab.measure(1 << 20, repeats=1)
-    moved = [
-        new - old
-        for one, other in zip(before, lab.port_bytes(), strict=True)
-        for old, new in zip(one, other, strict=True)
-    ]
-    assert moved == [pytest.approx(1 << 20, rel=0.1)] * 4
+    moved = np.array(lab.port_bytes()) - np.array(before)
+    assert moved.ravel() == pytest.approx(4 * [1 << 20], rel=0.1)
 
 
 def test_shared_memory_goes_with_the_lab(lab):
@@ -149,12 +141,6 @@ def test_links_have_their_rate(lab):
     rates = [rate for link in lab.measure() for rate in link]
     assert len(rates) == 4
     assert all(rate == pytest.approx(1.0, rel=0.15) for rate in rates), rates
-
-
-def test_status_is_that_of_the_program(lab):
-    with pytest.raises(subprocess.CalledProcessError) as failed:
-        lab.run([sys.executable, "-c", "raise SystemExit(3)"], capture=True)
-    assert failed.value.returncode == 3
 
 
 @pytest.mark.exhaustive
@@ -205,35 +191,9 @@ def test_remains_of_the_dead_are_removed(lab):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"hosts": 0}, "0 hosts"),
-        ({"gbit": -1}, "of -1 "),
-        ({"mtu": 99}, "of 99 "),
-        ({"burst": 9}, "of 9 bytes"),
-    ],
-)
-def test_options_are_checked(options, words):
-    with pytest.raises(ValueError, match=words):
-        Lab(**options)
-
-
-def test_a_user_without_root_is_told(monkeypatch):
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    with pytest.raises(Unavailable, match="sudo"), Lab():
-        pass
-
-
-def test_missing_tools_are_named(monkeypatch):
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("shutil.which", lambda tool: None)
-    with pytest.raises(LabError, match="ip and tc not found: install iproute2"), Lab():
-        pass
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
         ([], "no program"),
         (["--hosts", "0", "true"], "0 hosts are not between"),
+        (["--gbit", "-1", "true"], "-1.0 Gb/s is not between"),
         (["--down", "1", "true"], "'1' is not HOST@SECONDS"),
     ],
 )
