@@ -127,31 +127,14 @@ def build(folder: Path, version: str, arch: str) -> None:
     _run("make", "-s", "-C", "tests/native", "internals", f"PYTHON={python}", *places)
     for source in ROOT.glob("compcoll/*/_*.cpp"):  # by Cython, of a NumPy that others may not have
         source.unlink()
-    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
-    _run(
-        sys.executable,
-        "-m",
-        "pip",
-        "-q",
-        "install",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-compile",
-        "--python-version",
-        version,
-        "--implementation",
-        "cp",
-        *platforms,
-        "--target",
-        str(folder / "site"),
-        *PACKAGES,
-    )
+    more = "--no-compile", "--implementation", "cp", "--target", str(folder / "site")
+    _pip("install", version, *more, *PACKAGES)
     (folder / "first").mkdir()
     for part in (folder / "site").glob("mpi4py*"):
         part.rename(folder / "first" / part.name)
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     (folder / "commit").write_text(done.stdout)
-    _add_libraries("mpich", folder / "site", work / "wheels", version, platforms)
+    _add_libraries("mpich", folder / "site", work / "wheels", version)
     _add_lab(folder / "lab")
     compile_limit(folder / "limit.so")
     from compcoll.devices import kernels, nvrtc
@@ -178,23 +161,9 @@ def pack(folder: Path, target: Path) -> None:
         archive.add(folder, "carry")
 
 
-def _add_libraries(name: str, site: Path, wheels: Path, version: str, platforms: list[str]) -> None:
+def _add_libraries(name: str, site: Path, wheels: Path, version: str) -> None:
     """The libraries of a wheel, which pip leaves out where it is given a target."""
-    _run(
-        sys.executable,
-        "-m",
-        "pip",
-        "-q",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--python-version",
-        version,
-        *platforms,
-        "--dest",
-        str(wheels),
-        name,
-    )
+    _pip("download", version, "--dest", str(wheels), name)
     wheel = max(wheels.glob(f"{name}-*.whl"))
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.namelist():
@@ -226,6 +195,13 @@ def _add_lab(folder: Path) -> None:
             shutil.copyfile(source, folder / "lib" / Path(source).name)
             (folder / "lib" / Path(source).name).chmod(0o755)
         (folder / name).chmod(0o755)
+
+
+def _pip(verb: str, version: str, *more: str) -> None:
+    """Wheels alone, of these packages alone, for that machine's Python."""
+    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
+    wanted = ("--no-deps", "--only-binary=:all:", "--python-version", version, *platforms)
+    _run(sys.executable, "-m", "pip", "-q", verb, *wanted, *more)
 
 
 def _run(*command: str) -> None:
