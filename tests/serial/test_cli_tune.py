@@ -1,14 +1,16 @@
 """The command ``tune``: trials of its own, and the table that they fill."""
 
 import os
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from terminal import words
 
 from compcoll.cli import launch
-from compcoll.policy.table import tables
+from compcoll.policy.table import About, Row, tables, write_file
 
 
 @pytest.fixture
@@ -25,24 +27,24 @@ def tune(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.exhaustive
-def test_trials_fill_a_table_that_is_shown_and_cleared(tune, tmp_path, run, monkeypatch):
-    np.save(tmp_path / "field.npy", np.sin(np.arange(1 << 16) * 1e-3))
-    done = tune("--codec", "bfp:bits=7", "--seconds", "6", "--data", str(tmp_path / "field.npy"))
-    assert done.returncode == 0, done.stderr
-    ((path, about, rows),) = tables()
-    assert {row.codec for row in rows} == {"bfp:bits=7"}
-    assert {row.type for row in rows} == {"float64"}
-    assert {row.by for row in rows} == {"tune"}
-    assert rows[0].ranks_a_node == (1, 1)
-    assert about.memory == "host"
-    assert "Alltoall float64" in done.stdout
+def test_tables_are_shown_and_removed(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPCOLL_TABLE", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
-    shown = run("tune", "--show")
-    assert shown.exit_code == 0
-    assert path.name in shown.output.replace("\n", "")
-    assert shown.output.count("tune of") == len(rows)
-    assert f"Removed {len(rows)} rows" in run("tune", "--forget").output
+    about = About("1.0", "MPICH 5.0.2", "", ("Xeon 6/207",), 1.0, "host", 7)
+    kind = ("Alltoall", "float64", (1, 1), "bfp:bits=7", "pairwise", 1)
+    rows = [Row(*kind, n, n > 9, (2e-3, 3e-3), (1e-3, 2e-3), 0.25, (8, 7), "tune", "2026") for n in (9, 90)]
+    write_file(tmp_path, about, rows)
+    shown = run("tune", "--show").output
+    assert about.name in shown.replace("\n", "")
+    assert "a link of about 128 MB/s" in words(shown)
+    assert re.findall(
+        r"Alltoall float64 .* (\d+) .* 2 x 1 .* 2000 .* 3000 .*(plain MPI|bfp:bits=7 by)", shown
+    ) == [
+        ("9", "plain MPI"),
+        ("90", "bfp:bits=7 by"),
+    ]
+    assert shown.count("ratio 4.00, 7 of 8 pairs") == shown.count("tune of 2026") == 2
+    assert run("tune", "--forget").output == "Removed 2 rows\n"
     assert tables() == []
     assert "no rows" in run("tune", "--show").output
 
@@ -66,9 +68,10 @@ def test_calls_of_a_trace_are_tried(tune, tmp_path):
     subprocess.run([*command, str(tmp_path / "app.py")], check=True, timeout=60, capture_output=True)
     done = tune("--codec", "bfp:bits=7", "--like", str(tmp_path / "trace"), "--dtype", "f8")
     assert done.returncode == 0, done.stderr
-    assert "Nothing is kept of Alltoall of 131072" in done.stdout or [
-        (row.op, row.bytes) for _, _, rows in tables() for row in rows
-    ] == [("Alltoall", 1 << 17)]
+    found = [(row.op, row.type, row.bytes, row.codec, row.by) for _, _, rows in tables() for row in rows]
+    is_busy = "Nothing is kept of Alltoall of 131072" in done.stdout
+    assert found == ([] if is_busy else [("Alltoall", "float64", 1 << 17, "bfp:bits=7", "tune")])
+    assert is_busy or "Alltoall float64" in done.stdout
 
 
 @pytest.mark.parametrize("option", ["--like", "--data"])
@@ -79,25 +82,9 @@ def test_files_are_those_of_rank_0(tmp_path, option):
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
     environment = {**outside, "COMPCOLL_NODES": "0,1", "COMPCOLL_TABLE": str(tmp_path / "tables")}
     there, missing = tmp_path / "there.npy", tmp_path / "missing"
+    tune = [sys.executable, "-m", "compcoll", "tune", "--seconds", "1", "-c", "bfp:bits=7", option]
     for first, second in ((there, missing), (missing, there)):
-        ranks = [
-            [
-                "-n",
-                "1",
-                sys.executable,
-                "-m",
-                "compcoll",
-                "tune",
-                "--seconds",
-                "1",
-                "-c",
-                "bfp:bits=7",
-                option,
-                str(one),
-            ]
-            for one in (first, second)
-        ]
-        command = [launch.find_mpiexec(), *ranks[0], ":", *ranks[1]]
+        command = [launch.find_mpiexec(), "-n", "1", *tune, first, ":", "-n", "1", *tune, second]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
         assert (done.returncode == 0) == (option == "--data" and first == there), done.stderr
         assert "Traceback" not in done.stderr
@@ -113,13 +100,13 @@ def test_rows_that_cannot_be_kept_are_not_looked_for(tune, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "says"),
     [
         (["--codec", "zip"], "zip"),
         (["--seconds", "0"], "0"),
     ],
 )
-def test_bad_options(run, options, words):
+def test_bad_options(run, options, says):
     done = run("tune", *options)
     assert done.exit_code == 2
-    assert words in done.output
+    assert says in done.output
