@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from itertools import accumulate
 
@@ -14,8 +13,12 @@ from mpi4py import MPI
 import compcoll
 from compcoll.engine import _engine
 
-#: Whether everything runs, and not the sample of ``make test``; see conftest.py.
-EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
+
+def few_or_many(few: int, many: int):
+    """Have a test run with a few of what it counts, or with many where all tests run."""
+    longer = (pytest.mark.exhaustive, pytest.mark.timeout(600))
+    return pytest.mark.parametrize("count", [few, pytest.param(many, marks=longer)])
+
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 #: Types that MPI lacks: Open MPI 4 has no float16.

@@ -11,7 +11,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from common import EXHAUSTIVE, bits, data, offsets
+from common import bits, data, few_or_many, offsets
 from mpi4py import MPI
 
 import compcoll
@@ -284,17 +284,17 @@ def nothing_grows(agree):
     return check
 
 
-@pytest.mark.timeout(600 if EXHAUSTIVE else 60)
-def test_communicators_of_the_same_settings_leave_nothing(comm, nothing_grows):
+@few_or_many(150, 3000)
+def test_communicators_of_the_same_settings_leave_nothing(comm, nothing_grows, count):
     """One after the other, and while there is another one, whose duplicate they are."""
     for kept in (None, compcoll.Comm(comm, "lossless")):
-        nothing_grows(lambda i: compcoll.Comm(comm, "lossless").Free(), 3000 if EXHAUSTIVE else 150)
+        nothing_grows(lambda i: compcoll.Comm(comm, "lossless").Free(), count)
         if kept is not None:
             kept.Free()
 
 
-@pytest.mark.timeout(600 if EXHAUSTIVE else 60)
-def test_communicators_of_other_settings_leave_nothing(comm, nothing_grows):
+@few_or_many(60, 1000)
+def test_communicators_of_other_settings_leave_nothing(comm, nothing_grows, count):
     """Each is used before it is freed, so that Python has decided on a call of it."""
     got = whole(N, comm.rank)
 
@@ -305,11 +305,11 @@ def test_communicators_of_other_settings_leave_nothing(comm, nothing_grows):
         new.Free()
         assert new == MPI.COMM_NULL
 
-    nothing_grows(act, 1000 if EXHAUSTIVE else 60)
+    nothing_grows(act, count)
 
 
-@pytest.mark.timeout(600 if EXHAUSTIVE else 60)
-def test_origins_that_go_first_leave_nothing(comm, nothing_grows):
+@few_or_many(40, 600)
+def test_origins_that_go_first_leave_nothing(comm, nothing_grows, count):
     """Their duplicates, and those of these, go with them."""
     got = whole(N, comm.rank)
 
@@ -321,11 +321,11 @@ def test_origins_that_go_first_leave_nothing(comm, nothing_grows):
         origin.Free()
         assert first == second == third == MPI.COMM_NULL
 
-    nothing_grows(act, 600 if EXHAUSTIVE else 40)
+    nothing_grows(act, count)
 
 
-@pytest.mark.timeout(600 if EXHAUSTIVE else 60)
-def test_persistent_requests_leave_nothing(comm, ours, nothing_grows):
+@few_or_many(200, 1000)
+def test_persistent_requests_leave_nothing(comm, ours, nothing_grows, count):
     a, b = whole(N * comm.size, comm.rank), np.zeros(N * comm.size)
 
     def act(i: int) -> None:
@@ -336,7 +336,7 @@ def test_persistent_requests_leave_nothing(comm, ours, nothing_grows):
         for request in requests:
             request.Free()
 
-    nothing_grows(act, 1000 if EXHAUSTIVE else 200)
+    nothing_grows(act, count)
 
 
 # -- datatypes

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from common import EXHAUSTIVE, bits, complete, offsets
+from common import bits, complete, few_or_many, offsets
 from mpi4py import MPI
 from random_steps import prepare_auto
 
@@ -23,7 +23,6 @@ from compcoll.engine import _engine
 from compcoll.operations import OPERATIONS
 
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank sends nothing")
-N_CALLS = 2500 if EXHAUSTIVE else 200
 IS_OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
 IN_PLACE = MPI.IN_PLACE
 #: Basic types; that of no values in types of two comes last.
@@ -348,14 +347,14 @@ def most_calls():
     _engine.set_most_calls(1024)
 
 
-@pytest.mark.timeout(600 if EXHAUSTIVE else 60)
+@few_or_many(200, 2500)
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["lossless", "rules", "auto"])
-def test_random_calls_go_the_same_way(comm, agree, nodes_of_one, monkeypatch, most_calls, which):
+def test_random_calls_go_the_same_way(comm, agree, nodes_of_one, monkeypatch, most_calls, which, count):
     prepare_auto(monkeypatch)
     comm.Barrier()
     d, ours, ways, reasons, n_large = Draw(which + 10, comm), None, set(), [], 0
     forms = [0, 0, 0, 1] + [2] * (MPI.Get_version() >= (4, 0))
-    for i in range(N_CALLS):
+    for i in range(count):
         if i % (1000 if which == 2 else 50) == 0:
             if ours is not None:
                 ours.Free()
@@ -388,16 +387,17 @@ def test_random_calls_go_the_same_way(comm, agree, nodes_of_one, monkeypatch, mo
         n_large += report.accelerated
     assert agree(n_large > 0)
     assert agree({way[0] for way in ways} == {True, False}), ways
-    of_trials = ("on trial", "measured") if EXHAUSTIVE else ("on trial",)  # whose number follows the clock
+    of_trials = ("on trial", "measured") if count > 1000 else ("on trial",)  # whose number follows the clock
     assert agree(which != 2 or all(any(word in why for why in reasons) for word in of_trials))
     d.free()
     ours.Free()
 
 
-def test_types_that_differ_in_what_mpi_libraries_cannot_take(comm, agree):
+@few_or_many(20, 200)
+def test_types_that_differ_in_what_mpi_libraries_cannot_take(comm, agree, count):
     """Allgatherv, whatever the extents and the entries on each rank."""
     d, ours = Draw(5, comm), compcoll.Comm(comm, "lossless", min_nbytes=0)
-    for i in range(20 * (1 + 9 * EXHAUSTIVE)):
+    for i in range(count):
         d.next_call()
         counts = [max(n, 12) for n in d.counts()]
         parts = [(np.arange(n) * (r + 3) % 97).astype(d.code) for r, n in enumerate(counts)]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from common import DTYPES, EXHAUSTIVE, bits, data, typed
+from common import DTYPES, bits, data, few_or_many, typed
 from mpi4py import MPI
 from random_buffers import draw_count
 from random_devices import Devices
@@ -14,28 +14,25 @@ import compcoll
 ON_OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
 
 
-@pytest.mark.timeout(300)
+@few_or_many(40, 200)
 @pytest.mark.filterwarnings("ignore:the 'buf' argument is deprecated:UserWarning")
-def test_programs(comm, capfd, monkeypatch):
+def test_programs(comm, capfd, monkeypatch, count):
     prepare_auto(monkeypatch)
     with capfd.disabled():  # a program that ends the process says so
+        again = count // 10 * (comm.size == 2 and not ON_OPEN_MPI)
         # On more ranks than small machines have cores; Open MPI 4.1 hangs in number 62 by itself.
-        count = 200 if comm.size <= 2 else 60
-        again = 20 * (comm.size == 2 and not ON_OPEN_MPI)
-        if not EXHAUSTIVE:
-            count, again = count // 5, again // 5
+        count = count if comm.size <= 2 else 3 * count // 10
         # Number 16 frees communicators whose requests are under way, and hung within 50 runs of it.
         assert check_programs(comm, 1, [*range(count), *[16] * again]) == []
 
 
 @pytest.mark.skipif(ON_OPEN_MPI, reason="Open MPI 4.1 hangs in some of the programs by itself")
-@pytest.mark.timeout(200)
+@few_or_many(10, 30)
 @pytest.mark.filterwarnings("ignore:the 'buf' argument is deprecated:UserWarning")
-def test_programs_with_an_interrupt(comm, capfd, monkeypatch):
+def test_programs_with_an_interrupt(comm, capfd, monkeypatch, count):
     prepare_auto(monkeypatch)
     with capfd.disabled():
-        count = (30 if comm.size <= 2 else 10) // (1 if EXHAUSTIVE else 3)
-        assert check_programs(comm, 4, range(count), interrupt=True) == []
+        assert check_programs(comm, 4, range(count if comm.size <= 2 else count // 3), interrupt=True) == []
 
 
 @pytest.mark.timeout(200)
@@ -46,8 +43,7 @@ def test_programs_with_memory_of_gpus(comm, device, capfd, monkeypatch):
         pytest.skip("tried on up to 3 ranks of MPICH")
     prepare_auto(monkeypatch)
     with capfd.disabled():
-        count = 60 // (1 if EXHAUSTIVE else 4)
-        assert check_programs(comm, 5, range(count), devices=Devices(comm.rank)) == []
+        assert check_programs(comm, 5, range(60), devices=Devices(comm.rank)) == []
 
 
 def test_lossy_sequences_stay_replicas(comm, agree):

@@ -9,7 +9,6 @@ from mpi4py import MPI
 
 from compcoll.cli.launch import find_mpiexec
 
-EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
 #: Seconds after which a rank is taken for one that waits for ever, and is ended with this status.
 PATIENCE, LATE = 40, 124
 
@@ -162,11 +161,11 @@ def test_an_error_ends_all_ranks(tmp_path):
     assert "the reason" in done.stderr
 
 
-@pytest.mark.parametrize("moment", range(12 if EXHAUSTIVE else 2))
-def test_an_interrupt_at_any_moment_ends_all_ranks(tmp_path, moment):
+@pytest.mark.parametrize("which", ["one", "both"])
+@pytest.mark.parametrize("seconds", [1e-4, 0.004, 0.008, 0.012, 0.02, 0.03, 0.04])
+@pytest.mark.exhaustive(but=2)
+def test_an_interrupt_at_any_moment_ends_all_ranks(tmp_path, seconds, which):
     """Of making a communicator, and of calls that are made for the first time; one rank or both."""
-    which = ("one", "both")[moment % 2]
-    seconds = 1e-4 + 0.05 * moment / 12 if EXHAUSTIVE else (0.002, 0.02)[moment]
     done = ended(tmp_path, INTERRUPTED, seconds, which, runs=["-m", "mpi4py"])
     assert done.returncode != 0
     assert "KeyboardInterrupt" in done.stderr
