@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from terminal import words
 
 import compcoll
 from compcoll.cli import COMMANDS, launch
-from compcoll.cli.choose import Goal
 from compcoll.cli.measure import Measurement, Subject
 from compcoll.codecs.registry import default_specs
 
@@ -137,8 +137,11 @@ def test_info_without_an_mpi_library(run, monkeypatch):
     assert "compcoll[mpich]" in json.loads(run("info", "--json").output)["MPI"]["library"]
 
 
-def test_codec_measures_every_codec_by_default(run, ramp):
-    about = json.loads(run("codec", ramp, "--json", "--seconds", "0.001").output)
+def test_codec_measures_every_codec_by_default_and_draws(run, ramp, tmp_path, halved):
+    """More than there are markers."""
+    plot = tmp_path / "out.png"
+    about = json.loads(run("codec", ramp, "--json", "--seconds", "0.001", "--out", plot).stdout)
+    assert plot.read_bytes().startswith(b"\x89PNG")
     assert (about["dtype"], about["shape"], about["nbytes"]) == ("float32", [30, 4, 5], 2400)
     rows = {r["codec"]: r for r in about["results"]}
     assert list(rows) == default_specs(np.dtype(np.float32))
@@ -148,13 +151,11 @@ def test_codec_measures_every_codec_by_default(run, ramp):
     assert rows["raw"]["ratio"] == pytest.approx(2400 / 2480)
 
 
-def test_codec_prints_a_table_and_draws(run, ramp, tmp_path, halved):
-    plot = tmp_path / "out.png"
-    result = run("codec", ramp, "-c", "raw", "-c", "halved", "--out", plot, "--seconds", "0.001")
+def test_codec_prints_a_table(run, ramp):
+    result = run("codec", ramp, "-c", "raw", "--seconds", "0.001")
     assert result.exit_code == 0
     assert "ramp.npy" in result.output
     assert "0, exact" in result.output
-    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_lossy_codec_is_measured_as_it_is(halved):
@@ -218,7 +219,6 @@ def test_dtype_and_shape_of_a_raw_file(run, tmp_path):
         (["ramp.npy", "--link", "0GB/s"], "'0GB/s' is not a bandwidth"),
         (["text.npy"], "holds <U1, which is not supported"),
         (["ramp.npy", "--dtype", "f8"], "holds float32, not float64"),
-        (["ramp.npy", "--out", "figure.nonsense"], "cannot be written: .nonsense is none of"),
     ],
 )
 def test_codec_says_what_is_wrong(run, ramp, tmp_path, monkeypatch, arguments, message):
@@ -234,26 +234,6 @@ def test_codec_says_what_is_wrong(run, ramp, tmp_path, monkeypatch, arguments, m
     assert result.exit_code in (1, 2)
     assert message in words(result.output)
     assert isinstance(result.exception, SystemExit)
-
-
-def test_figure_is_checked_before_the_work(run, ramp, tmp_path, monkeypatch):
-    monkeypatch.setattr("compcoll.cli.measure.Subject", lambda *_: pytest.fail("it is measured"))
-    missing = tmp_path / "missing" / "f.png"
-    assert "No such file or directory" in words(run("codec", ramp, "--out", missing).output)
-    assert not missing.parent.exists()
-    assert "is none of" in run("codec", ramp, "--out", tmp_path / "f.xyz").output
-    assert not (tmp_path / "f.xyz").exists()
-
-
-def test_figure_of_many_codecs(tmp_path):
-    from compcoll.cli.figure import draw
-
-    results = [
-        Measurement(f"codec{i}", "raw", (9,), i % 2 == 0, 1 + i, 8, 0.0, 40.0, 40.0, 1 + i, 2 + i)
-        for i in range(20)
-    ]
-    draw(results, {}, Goal(), "many", tmp_path / "many.png")
-    assert (tmp_path / "many.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_speed_up_on_a_link():
@@ -278,9 +258,13 @@ def test_codec_predicts_for_a_link(run, ramp, text, bandwidth):
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (["codec", "NPY", "--error", "1e-3", "--out", "FILE"], "the figure cannot be written"),
-        (["run", "--trace", "FILE", "-n", "2", "NPY"], "the trace cannot be written"),
-        (["report", "FOLDER", "--out", "FILE"], "the report cannot be written"),
+        (
+            ["codec", "NPY", "--error", "1e-3", "--out", "FILE"],
+            "the figure cannot be written to .* Not a directory",
+        ),
+        (["codec", "NPY", "--out", "NPY"], "the figure cannot be written: .npy is none of"),
+        (["run", "--trace", "FILE", "-n", "2", "NPY"], "the trace cannot be written to .* Not a directory"),
+        (["report", "FOLDER", "--out", "FILE"], "the report cannot be written to .* Not a directory"),
     ],
 )
 def test_outputs_are_looked_at_first(run, ramp, tmp_path, monkeypatch, outside, command, says):
@@ -291,8 +275,7 @@ def test_outputs_are_looked_at_first(run, ramp, tmp_path, monkeypatch, outside, 
     places = {"FILE": tmp_path / "plain" / "file.png", "NPY": ramp, "FOLDER": tmp_path}
     result = run(*(places.get(word, word) for word in command))
     assert result.exit_code == 1
-    assert says in words(result.output)
-    assert "Not a directory" in words(result.output)
+    assert re.search(says, words(result.output))
 
 
 @pytest.mark.parametrize(("op", "option"), [("Alltoall", "--plot"), ("ialltoall", "--json")])
