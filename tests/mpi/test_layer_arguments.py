@@ -75,6 +75,7 @@ TENSORS = {
 
 @pytest.mark.parametrize("n", SIDES)
 @pytest.mark.parametrize(("given", "share"), TENSORS.values(), ids=TENSORS)
+@pytest.mark.exhaustive  # torch takes seconds to import
 def test_counts_of_bfloat16_mean_the_same_in_small_and_large_calls(comm, agree, given, share, n):
     torch = pytest.importorskip("torch")
     for one in comm, compcoll.Comm(comm, "lossless", min_nbytes=1000):
