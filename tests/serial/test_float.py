@@ -82,7 +82,7 @@ def test_damaged_code_of_the_last_chunk():
         decode_everywhere(Float(), bad.tobytes(), array)
 
 
-def test_other_versions_are_refused():
+def test_other_versions_are_refused(level):
     array = samples(np.dtype(np.float32), 3000)["noise"]
     payload = np.frombuffer(payloads(Float(), array), np.uint8)
     for params in ((0, 0), (2, 0), (1, 1)):
