@@ -57,7 +57,6 @@ import signal
 import sys
 import torch
 import torch.distributed as dist
-import os
 os.environ.setdefault("COMPCOLL_CODEC", "lossless")
 import compcoll.torch
 
@@ -98,13 +97,7 @@ def said_by(process):
 
 
 def test_the_losses_of_gloo(launch):
-    process = launch(["--standalone", "--nproc-per-node", 3], TRAIN)
-    said = said_by(process)
-    assert process.returncode == 0, said
-    assert said.count("learned") == 3
-
-
-def test_two_jobs_at_once_one_of_them_of_two_nodes(launch):
+    """In two jobs at once, one of them of two nodes."""
     two = "--nnodes", 2, "--master-addr", "localhost", "--master-port", free_port(), "--node-rank"
     jobs = [launch([*two, node], TRAIN) for node in range(2)]
     jobs.append(launch(["--standalone", "--nproc-per-node", 2], TRAIN))
@@ -114,14 +107,14 @@ def test_two_jobs_at_once_one_of_them_of_two_nodes(launch):
 
 
 def test_a_killed_rank_and_a_restart(launch):
-    process = launch(["--standalone", "--nproc-per-node", 3, "--max-restarts", 1], FAIL, "kill")
+    process = launch(["--standalone", "--nproc-per-node", 2, "--max-restarts", 1], FAIL, "kill")
     said = said_by(process)
     assert process.returncode == 0, said
-    assert said.count("9 at attempt 1") == 3
+    assert said.count("4 at attempt 1") == 2
 
 
 def test_an_exception_is_the_root_cause(launch):
-    process = launch(["--standalone", "--nproc-per-node", 3], FAIL, "raise")
+    process = launch(["--standalone", "--nproc-per-node", 2], FAIL, "raise")
     said = said_by(process)
     assert process.returncode
     assert "KeyError: 'lost'" in said
@@ -166,8 +159,7 @@ def test_missing_ranks_are_named(tmp_path, marked):  # noqa: F811
 
 #: Not a rank of anything yet.
 PLAIN = """
-import os, re
-import os, re
+import os
 os.environ.setdefault("COMPCOLL_CODEC", "lossless")
 import compcoll.torch
 from mpi4py import MPI
@@ -225,9 +217,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    ("where", "how"), [("tcp", "spawn"), ("env", "spawn"), ("file", "fork"), ("tcp", "forkserver")]
-)
+@pytest.mark.parametrize(("where", "how"), [("env", "spawn"), ("file", "fork"), ("tcp", "forkserver")])
 def test_multiprocessing(tmp_path, marked, where, how):  # noqa: F811
     urls = {"tcp": f"tcp://127.0.0.1:{free_port()}", "env": "env://", "file": f"file://{tmp_path}/store"}
     given = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())} if where == "env" else {}
