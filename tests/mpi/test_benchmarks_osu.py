@@ -46,7 +46,7 @@ def test_a_nonblocking_collective(comms, values, agree, name):
 def test_objects(comm, comms, values, agree, name):
     if name in MESSAGES and comm.size == 1:
         pytest.skip("needs two ranks")
-    objects = {name: Pickled(each) for name, each in comms.items()}
+    objects = {"mpi": comm, **{f"{name} objects": Pickled(each) for name, each in comms.items()}}
     assert agree(all(row.sound for row in run_size(OPERATIONS[name], objects, values, NBYTES, **ONCE)))
 
 
