@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from math import isfinite, log2
+from math import inf, log2
 from typing import Any
 
 import numpy as np
@@ -214,7 +214,7 @@ class Advisor:
         about = self.measured.about
         if about is None or _WORLD.Get_rank() or not known.pairs[0] or not known.spread <= MOST_SPREAD:
             return
-        if not all(map(isfinite, (*known.seconds, *known.in_call))):
+        if not all(0 < seconds < inf for seconds in (*known.seconds, *known.in_call)):
             return
         row = Row(
             *self._row_kind(op, dtype, decision),
