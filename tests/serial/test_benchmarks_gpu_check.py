@@ -120,9 +120,13 @@ def test_all_parts_in_their_order(tmp_path, monkeypatch):
 @pytest.mark.exhaustive
 def test_parts_that_all_hang_end_in_time(tmp_path, monkeypatch):
     assert sum(seconds for seconds, _ in gpu_check.PARTS.values()) <= gpu_check.BUDGET == 200
-    sleep = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(99)"]
-    monkeypatch.setattr(gpu_check, "python", lambda *words: sleep)
-    monkeypatch.setattr(gpu_check.shutil, "which", lambda name: sys.executable)
+    tool = tmp_path / "tool"
+    tool.write_text(
+        f"#!{sys.executable}\nimport signal, time\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(99)\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setattr(gpu_check, "python", lambda *words: [str(tool)])
+    monkeypatch.setattr(gpu_check.shutil, "which", lambda name: str(tool))
     begin = time.monotonic()
     chosen = "device,launch,times,tests,sanitizer"
     status, rows = run(tmp_path / "check.jsonl", "--parts", chosen, "--seconds", "18")
