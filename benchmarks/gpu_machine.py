@@ -319,7 +319,7 @@ def report(row: dict[str, Any]) -> None:
 
 
 def is_late(end: float, what: str) -> bool:
-    """Whether no time is left on rank 0, with a row that says so; collective."""
+    """Tell all ranks that no time is left on rank 0, with a row that says so; collective."""
     from mpi4py import MPI
 
     late = MPI.COMM_WORLD.bcast(time.monotonic() > end)

@@ -169,7 +169,7 @@ def _reached(code: list[str], labels: dict[str, int]) -> set[int]:
 
 
 def _conditional(text: str) -> bool:
-    """Whether a predicate stands in front of a branch, or among its operands."""
+    """True if a predicate stands in front of a branch, or among its operands."""
     return text.startswith("@") or bool(re.search(r"BRA\S*\s+!?U?P\d", text))
 
 

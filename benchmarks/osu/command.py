@@ -246,7 +246,7 @@ def _variant(op: str, values: Source, gloo: bool, window: int | None, axes: str 
 
 
 def _packed(op: str, comms: dict[str, Any]) -> dict[str, Any]:
-    """The same communicators, but for plain MPI, with packed blocks."""
+    """Communicators as given, with blocks that MPI packs before."""
     if op != "alltoallw":
         raise ValueError(f"{op} has no datatypes to pack; --pack is for alltoallw")
     return {f"{name} packed": Packed(comm) for name, comm in comms.items()}

@@ -25,7 +25,7 @@ class Pass:
     buckets: list[list[float]] = field(default_factory=list)
 
     def relative(self) -> Pass:
-        """The same in seconds from its beginning."""
+        """Times in seconds from its beginning."""
         buckets = [[nbytes, begin - self.start, end - self.start] for nbytes, begin, end in self.buckets]
         return Pass(0.0, self.gradients - self.start, self.end - self.start, buckets)
 

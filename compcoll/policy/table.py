@@ -166,12 +166,12 @@ def folder() -> Path | None:
     if where not in (None, "read", "off"):
         return Path(str(where))
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    # Where HOME is not set, nor does the system know of one, the path still has its ~.
+    # A path still has its ~ where HOME is not set and the system knows of none.
     return None if where == "off" or base.startswith("~") else Path(base, "compcoll", "table-1")
 
 
 def read_file(path: Path) -> tuple[About, list[Row]]:
-    """What a table is about, and its rows; raises where it is none, or others may have written it."""
+    """Read the subject of a table and its rows; raises where it is none, or others may have written it."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())
         if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -259,7 +259,7 @@ class Store:
                 self._say(f"what trials have found is not kept: {error}")
 
     def load(self, path: Path) -> tuple[About, list[Row]] | None:
-        """What a table is about, and its rows; None where there is none."""
+        """Read the subject of a table and its rows; None where there is no table."""
         try:
             return read_file(path)
         except FileNotFoundError:

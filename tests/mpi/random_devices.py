@@ -112,7 +112,7 @@ class Devices:
 
 
 class Gpus(Devices):
-    """The same with the GPU that CuPy finds for the rank."""
+    """Buffers on the GPU that CuPy finds for the rank."""
 
     def _found(self) -> list[Any]:
         return [_Gpu(self._rank)]

@@ -1,4 +1,4 @@
-// What runs a kernel, in the shared library that tests/serial/executor.py makes of this and of all kernels' files.
+// Launch of a kernel, in the shared library that tests/serial/executor.py makes of this and of all kernels' files.
 #include "executor.h"
 
 // Runs a kernel on one job array. flush: whether float operators flush subnormals; no kernel of float64 may

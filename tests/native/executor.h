@@ -96,7 +96,7 @@ inline unsigned __ballot_sync(unsigned mask, bool predicate, CC_PLACE) {
   return executor::ballot(mask, predicate, {"__ballot_sync", file, line});
 }
 
-// What the compiler's checks (-fsanitize=alignment,shift,bounds) call; the first that each is given is the
+// Functions that the compiler's checks (-fsanitize=alignment,shift,bounds) call; the first that each is given is the
 // place in the source.
 namespace executor {
 struct Checked {

@@ -37,7 +37,7 @@ struct Fiber {
   bool started, done;
 };
 
-// Where in the source a thread is.
+// Place of a thread in the source.
 struct Place {
   const char *what, *file;
   int line;
@@ -147,7 +147,7 @@ inline void wait(Barrier& barrier, int of, Place place) {
 inline void warp_wait(Place place) { wait(block->warps[current / 32], 32, place); }
 inline void block_wait(Place place) { wait(block->barrier, n_threads, place); }
 
-// Where blocks talk to each other: others may come first.
+// Switch where blocks talk to each other: others may come first.
 inline void pause() {
   interleaved = true;
   if (random(4)) return;
@@ -179,7 +179,7 @@ T& shared(Tag) {
   return *reinterpret_cast<T*>(s.data);
 }
 
-// Of a fault for want of access: ends the launch where it is a thread's beside a shared variable.
+// Handler of a fault for want of access: ends the launch where it is a thread's beside a shared variable.
 inline struct sigaction before_launch;
 inline void on_fault(int, siginfo_t* about, void*) {
   if (block)

@@ -1,4 +1,4 @@
-# Where values of datatypes lie that are not side by side (csrc/engine/layout.h), as the layer finds out.
+# Places of values that are not side by side (csrc/engine/layout.h), as the layer finds them in datatypes.
 
 
 cdef extern from "engine/layout.h" namespace "compcoll::engine" nogil:
@@ -109,7 +109,7 @@ cdef class Entry:
     cdef CPiece own
 
     def piece_of(self, int64_t n):
-        """Where the bytes of ``n`` entries lie: the first one from where they start, and the layout."""
+        """Find the bytes of ``n`` entries: the first one from where they start, and the layout."""
         cdef CPiece many = repeated(n, self.extent, self.own)
         return many.offset, layout_from(many.layout)
 

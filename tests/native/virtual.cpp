@@ -9,7 +9,7 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// Of worlds of up to 65,536 ranks.
+// Worlds have up to 65,536 ranks.
 uint64_t key(int32_t source, int32_t rank, int32_t tag) {
   return uint64_t(uint32_t(tag)) << 32 | uint64_t(uint32_t(source)) << 16 | uint32_t(rank);
 }
@@ -130,7 +130,7 @@ void World::go_on(int32_t index) {
   }
 }
 
-// Whether a processor was given a message's part of its time, or none was needed.
+// True if a processor was given a message's part of its time, or none was needed.
 bool World::handle_message(int32_t index) {
   Rank& rank = ranks_[index];
   if (!rank.sends.empty()) {

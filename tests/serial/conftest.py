@@ -19,9 +19,8 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(config, items):
     """Load the library that stands for NVIDIA's, where tests need one, before the engine looks for that."""
     if config.getoption("gpu", False):
-        for (
-            item
-        ) in items:  # CuPy's and torch's warnings are none of ours, wherever they say that they come from
+        # Warnings of CuPy and torch are none of ours, wherever they say that they come from.
+        for item in items:
             item.add_marker(pytest.mark.filterwarnings("default"))
             item.add_marker(pytest.mark.filterwarnings("error::RuntimeWarning:compcoll"))
         return

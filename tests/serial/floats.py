@@ -49,7 +49,7 @@ def exact(value):
 
 
 def largest_error(array, decoded):
-    """Of all finite values, exactly; only those are looked at whose rounded error is close to the largest."""
+    """Largest error of finite values, exactly: of those whose rounded error is close to the largest."""
     mask = finite(array)
     x, y = reals(array)[mask], reals(decoded)[mask]
     rounded = np.abs(x.astype(np.longdouble) - y.astype(np.longdouble))

@@ -1,6 +1,7 @@
 """Arrays on a GPU between guards, and codecs on them; the GPU is CuPy's, or that of what stands for it."""
 
 import numpy as np
+from floats import same
 
 import compcoll
 from compcoll import codec, inspect
@@ -63,15 +64,14 @@ def decode(cupy, frame, start=None, shift=0):
     return room.bytes.view(dtype)
 
 
-def same(a, b):
-    """Whether two arrays have the same bytes, but for which NaN a number is."""
+def same_numbers(a, b):
+    """True if two arrays have the same bytes, but for the bits of a NaN."""
     a, b = (np.asarray(x).reshape(-1) for x in (a, b))
     a, b = (x.view(dtypes.real_dtype(x.dtype)) for x in (a, b))
     if a.dtype.kind in "biu":
-        return np.array_equal(a, b)
+        return same(a, b)
     missing = np.isnan(b)
-    a, b = (np.where(missing, 0, x).view(np.uint8) for x in (a, b))
-    return np.array_equal(a, b)
+    return same(*(np.where(missing, 0, x) for x in (a, b)))
 
 
 def check(cupy, spec, values, shift=0):
@@ -80,9 +80,9 @@ def check(cupy, spec, values, shift=0):
     what = spec, values.dtype, values.shape
     assert np.array_equal(encode(cupy, spec, values, shift), host), what
     decoded, expected = decode(cupy, host, None, shift), compcoll.decode(host).reshape(-1)
-    assert np.array_equal(decoded.view(np.uint8), expected.view(np.uint8)), what
+    assert same(decoded, expected), what
     start = np.linspace(-3, 5, values.size).astype(accumulator_dtype(values.dtype))
     with np.errstate(all="ignore"):
         total = decode_add(host, start.copy().reshape(values.shape))
-    assert same(decode(cupy, host, start, shift), total), what
+    assert same_numbers(decode(cupy, host, start, shift), total), what
     return inspect(host).codec

@@ -71,7 +71,7 @@ def decoded(codec, payload: bytes, array: np.ndarray) -> tuple[int, bytes]:
 
 
 def decode_everywhere(codec, payload: bytes, array: np.ndarray) -> tuple[int, bytes]:
-    """What `decoded` gives, the same on every level."""
+    """Values that `decoded` gives on every level."""
     results = on_every_level(decoded, codec, payload, array)
     assert len(set(results)) == 1, [status for status, _ in results]
     return results[0]

@@ -71,7 +71,7 @@ def roundtrip(codec, array):
 
 
 def status_of(codec, params, payload, dtype, n):
-    """What decoding any bytes answers on every level, which is what adding them does, where that is fused."""
+    """Answer of decoding any bytes, alike on every level, and of adding them where that is fused."""
 
     def answer():
         decoded, status = decode_guarded(codec, params, payload, dtype, n)

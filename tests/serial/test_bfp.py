@@ -134,7 +134,7 @@ def kinds(dtype, n, seed):
 
 
 def check_bytes(array, bits_, dim=None):
-    """On every level the bytes and the values of the reference."""
+    """Bytes and values are those of the reference on every level."""
     codec = make(f"bfp:bits={bits_}" + (f",dim={dim}" if dim else ""))
     expected, decoded = Reference(array.dtype, bits_, dim or (2 if array.dtype.kind == "c" else 1)).encode(
         reals(array)
@@ -170,7 +170,7 @@ def test_every_number_of_bits(dtype):
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_falling_values_that_are_nearly_constant(dtype):
-    """Where a block begins, what was before it is far more than its step, or than its own magnitudes."""
+    """A value before a block can be far more than its step, or than its own magnitudes."""
     dtype, rng, count = np.dtype(dtype), np.random.default_rng(8), 500
     for n in range(2, most_bits(dtype) + 1, 1 if dtype.itemsize == 4 else 7):
         level = 2.0 ** rng.uniform(-20, 20, (count, 1))
@@ -413,7 +413,7 @@ def test_arrays_below_the_least_step_go_out_lossless(dtype):
                 frame = codec.encode(array)
                 assert inspect(frame).fallback
                 assert np.array_equal(bits(compcoll.decode(frame)), bits(array))
-        # As part of a larger array, and where there is nothing at all, it is not.
+        # Part of a larger array, and nothing at all, are not.
         for array in (np.where(np.arange(3000) < 1500, shape * least / 2, shape), np.zeros(3000)):
             assert roundtrip(codec, array.astype(real).view(dtype))[1] is not None
 

@@ -240,7 +240,7 @@ def test_by_default_only_what_gains_is_accelerated(program):
 
 @pytest.mark.exhaustive
 def test_bytes_are_those_that_leave_a_rank(tmp_path):
-    """Of accelerated calls, and of the same ones that are MPI's; a rank that ends late is waited for."""
+    """Bytes of accelerated calls, and of calls that are MPI's; a rank that ends late is waited for."""
     path = tmp_path / "bytes.py"
     path.write_text(BYTES)
     said = [run(*RUN, "-n", 2, *more, path).stderr for more in ((), ("--min-nbytes", 1 << 30))]

@@ -90,7 +90,7 @@ def test_bytes_are_those_of_the_host(cupy, large, spec, dtype):
 
 @pytest.mark.parametrize(("dtype", "dim"), SMOOTH, ids=str)
 def test_smooth_data_of_any_type(cupy, dtype, dim):
-    """As MPC is made for, of sizes around those of words, groups and tiles."""
+    """Arrays that MPC is made for, of sizes around those of words, groups and tiles."""
     for n in (64, 1025, 9999):
         array = (100 * np.sin(np.arange(n) / 400)).round().astype(dtype)
         found = check(cupy, f"mpc:dim={dim}", array)
@@ -100,7 +100,7 @@ def test_smooth_data_of_any_type(cupy, dtype, dim):
 
 @pytest.mark.parametrize("dtype", REALS, ids=str)
 def test_planes_of_every_form(cupy, dtype):
-    """Of `float`: coded with few and with many escapes, bits, constant ones, noise."""
+    """Planes of `float`: coded with few and with many escapes, bits, constant ones, noise."""
     found = []
     for n in (64, 4097, 16385):
         rng = np.random.default_rng(n)
@@ -270,7 +270,7 @@ def test_what_does_not_fit_is_refused(cupy):
 
 @pytest.mark.parametrize("spec", EACH)
 def test_damage_is_noticed(cupy, spec):
-    """Of the payload's bytes; and of its size and of parameters, upon which kernels rely."""
+    """Damage of the payload's bytes; and of its size and of parameters, upon which kernels rely."""
     frame = codec(spec).encode(array := values(F4, 2049), checksum=spec != "float")
     info, out = inspect(frame), Array(cupy, np.zeros_like(array)).memory
     assert info.codec == spec.partition(":")[0]

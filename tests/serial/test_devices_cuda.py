@@ -1,4 +1,4 @@
-"""What is written for CuPy, and the rules of NVIDIA's driver, on what stands for it."""
+"""Calls of CuPy, and the rules of NVIDIA's driver, on the library that stands for it."""
 
 import ctypes
 import os

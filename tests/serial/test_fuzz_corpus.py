@@ -38,7 +38,7 @@ def frame_of(name, code, shape, params, payload):
 
 
 def agreed(frame):
-    """What decoding answers, the same at each level: bytes, or None for a FrameError."""
+    """Answer of decoding, alike at each level: bytes, or None for a FrameError."""
 
     def outcome():
         try:

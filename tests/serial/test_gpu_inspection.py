@@ -57,7 +57,7 @@ def test_log_of_the_assembler():
         (["A", "B", "@P0 BRA `(.L_1)", "EXIT"], 2),  # from B on
         # Either two instructions or one in the middle of the loop.
         (["A", "@P1 BRA `(.L_5)", "C", "D", "BRA `(.L_6)", "E", "@P0 BRA `(.L_0)", "EXIT"], 6),
-        # What only lanes that have parted ways reach is no part of a loop.
+        # Code that only lanes that have parted ways reach is no part of a loop.
         (["A", "BRA.DIV UR4, `(.L_5)", "@P0 BRA `(.L_0)", "EXIT", "NOP", "B", "C", "BRA `(.L_2)"], 3),
     ],
 )

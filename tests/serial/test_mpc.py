@@ -70,7 +70,7 @@ def reference(array: np.ndarray, dim: int) -> bytes:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_small_size(dtype):
-    """Of both words, and of bytes, of which some are left over; types of a word are coded alike."""
+    """Words of both sizes, and bytes, of which some are left over; types of a word are coded alike."""
     every = range(131) if dtype.name in ("int8", "float32", "float64") else (0, 1, 2, 3, 33, 130)
     for n in (*every, 1023, 1025, 3333):
         arrays = samples(dtype, n, n)

@@ -75,7 +75,7 @@ def said(program: str, folder: Path = ROOT) -> list[str]:
     return done.stdout.splitlines()
 
 
-#: What is loaded when, in one process: MPI by a communicator, modules when they are asked for.
+#: Modules and when they are loaded, in one process: MPI by a communicator, modules when they are asked for.
 LOADING = """
 import sys
 import compcoll

@@ -155,7 +155,7 @@ def test_add(data, exponent):
     x, y, z = (reals(part)[known].astype(np.longdouble) for part in (a, b, decoded))
     limit = 2 * exact(bound) + exact(more)
     error, magnitude = np.abs(z - x - y), np.maximum(np.abs(x), np.maximum(np.abs(y), np.abs(z)))
-    # Where the rounding of this arithmetic leaves a doubt, exactly.
+    # Exact arithmetic decides where rounding leaves a doubt.
     for k in np.flatnonzero(~(error + magnitude * 2.0**-60 <= float(limit) * (1 - 2.0**-50))):
         assert abs(exact(z[k]) - exact(x[k]) - exact(y[k])) <= limit
 

@@ -1,4 +1,4 @@
-"""What becomes of the others where a rank fails, leaves, differs, comes late or not at all."""
+"""Errors of the other ranks where a rank fails, leaves, differs, comes late or not at all."""
 
 import re
 from importlib.util import find_spec

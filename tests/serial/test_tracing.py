@@ -219,7 +219,7 @@ def test_perfetto_file(ran, tmp_path):
 
 
 def report(folder, out=None):
-    """What `compcoll report` says, and how it ends."""
+    """Output of `compcoll report`, and its status."""
     words = ["report", str(folder), *(["--out", str(out)] if out else [])]
     return CliRunner(env={"COLUMNS": "80"}).invoke(main, words)
 

@@ -38,7 +38,7 @@ def word_of(dtype):
 
 
 def wide(a):
-    """What the library gets: 16-bit floats as float32, complex numbers as twice as many real ones."""
+    """Values for the library: 16-bit floats as float32, complex numbers as twice as many real ones."""
     return a.view(dtypes.real_dtype(a.dtype)).astype(word_of(a.dtype))
 
 
@@ -107,7 +107,7 @@ def reconstruct(a, rate, in_place):
 
 
 def check(a, rate, at_end=True):
-    """On every level the library's bytes and values, added and kept by the encoder too, and a sound bound."""
+    """Bytes and values, added and kept by the encoder too, are the library's at each level; bounds hold."""
     stream = zfpy.compress_numpy(wide(a), rate=rate, write_header=False)
     expected = narrow(decompress(stream, wide(a), rate), a.dtype)
     payload, bound, params = agreed(encode, a, rate, at_end)

@@ -8,7 +8,7 @@ from test_launch import outside
 
 from compcoll.cli.launch import find_mpiexec
 
-#: What most programs begin with.
+#: Beginning of most programs.
 HEAD = """
 import gc, os, sys, time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What torch builds upon a backend: losses like gloo's, to rounding, where nothing lossy was asked for.
+"""Parts of torch built upon a backend: losses like gloo's, to rounding, where nothing lossy was named.
 
 FSDP and DTensor are in tests/torch_bases, DDP's other ways in torch's own tests (distributed_suite.py).
 """

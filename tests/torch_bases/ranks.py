@@ -11,7 +11,7 @@ from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTe
 import compcoll.torch
 
 WORLD = MPI.COMM_WORLD
-#: What the same tests run over: options of the default group.
+#: Options of the default group, by the name under which torch's tests run.
 PLAIN: dict = {}
 COMPRESSING = {"codec": "lossless", "min_nbytes": 0}
 

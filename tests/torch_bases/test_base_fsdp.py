@@ -52,7 +52,7 @@ class FSDP1Tests(FSDPRanks):
             self.parity(NestedWrappedModule, sharding_strategy=strategy)
 
     def test_transformer_with_shared_parameters(self):
-        # What batches are normalised by, DDP takes from rank 0.
+        # DDP takes from rank 0 the values by which batches are normalised.
         self.parity(
             TransformerWithSharedParams, sharding_strategy=STRATEGIES[0], init_kwargs={"add_bn": False}
         )
