@@ -166,7 +166,7 @@ kernels: $(VENV)/.kernels  ## Compile the CUDA kernels for four architectures, o
 carry: $(VENV)/.kernels  ## Build what a bare machine with a GPU needs for gpu-check: carry/, dist/gpu-check.tar.gz
 	python benchmarks/offline_bundle.py --python $(CARRY_PYTHON) --arch $(CARRY_ARCH)
 
-gpu-check: $(VENV)/.test $(VENV)/.$(CUPY)  ## Check and time everything that needs a GPU; takes 200 s
+gpu-check: $(VENV)/.test $(VENV)/.kernels $(VENV)/.$(CUPY)  ## Check and time everything that needs a GPU; takes 200 s
 	@python benchmarks/gpu_check.py
 
 clean:  ## Remove what was built, and $(VENV)

@@ -21,7 +21,16 @@ import numpy as np
 from mpi4py import MPI
 
 import compcoll
-from benchmarks.gpu_machine import Machine, arguments, is_late, kernel_jobs, open_machine, report, size_of
+from benchmarks.gpu_machine import (
+    Machine,
+    arguments,
+    compile_kernels,
+    is_late,
+    kernel_jobs,
+    open_machine,
+    report,
+    size_of,
+)
 from benchmarks.offline_bundle import compile_limit
 from compcoll import frame
 from compcoll.devices import kernels, nvrtc
@@ -175,7 +184,7 @@ def image(machine: Machine, fake: bool) -> bytes:
     name = kernels.encoders("bfp", np.dtype("f4"), params)[0].module
     arch = "sm_" + machine.about()["capability"].replace(".", "")
     carried = nvrtc.cubin_path(Path(os.environ.get("COMPCOLL_CUBINS", ".")), name, arch)
-    return carried.read_bytes() if carried.exists() else nvrtc.compile_kernels(name, arch, ("-ftz=true",))[0]
+    return carried.read_bytes() if carried.exists() else compile_kernels(name, arch, ("-ftz=true",))[0]
 
 
 if __name__ == "__main__":

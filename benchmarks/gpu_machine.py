@@ -24,6 +24,7 @@ from compcoll.devices.memory import DeviceArray, wrap
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "serial"))
 
 import kernel_jobs
+from kernel_compiler import compile_kernels
 
 __all__ = [
     "FAKE",
@@ -31,6 +32,7 @@ __all__ = [
     "Machine",
     "Queue",
     "arguments",
+    "compile_kernels",
     "is_late",
     "kernel_jobs",
     "open_machine",

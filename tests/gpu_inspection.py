@@ -22,7 +22,10 @@ from rich.table import Table
 
 from compcoll.cli.output import wide_console
 from compcoll.devices.kernels import MODULES, all_kernels
-from compcoll.devices.nvrtc import CompileError, Unavailable, compile_kernels
+
+sys.path.append(str(Path(__file__).parent / "serial"))
+
+from kernel_compiler import CompileError, Unavailable, compile_kernels
 
 __all__ = ["Figures", "find_disassembler", "inspect", "main", "problems"]
 

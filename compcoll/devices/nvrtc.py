@@ -1,4 +1,4 @@
-"""CUDA source text, and compiling it with NVRTC, which needs neither a GPU nor a driver nor nvcc."""
+"""CUDA source text, as NVRTC is given it by CuPy."""
 
 from __future__ import annotations
 
@@ -7,31 +7,12 @@ import re
 from functools import cache
 from pathlib import Path
 
-__all__ = [
-    "OPTIONS",
-    "CompileError",
-    "Unavailable",
-    "compile_kernels",
-    "csrc_dir",
-    "cubin_path",
-    "fixed_in",
-    "source",
-]
+__all__ = ["OPTIONS", "csrc_dir", "cubin_path", "fixed_in", "source"]
 
 #: For CuPy as well. No contraction: the bytes must be those of the CPU.
 OPTIONS = ("--std=c++17", "--fmad=false")
-#: Options that CuPy adds by itself; not every NVRTC takes them twice.
-_CUPYS = ("--device-as-default-execution-space",)
 
 _INCLUDE = re.compile(r'#include "(.+)"')
-
-
-class Unavailable(RuntimeError):
-    """NVRTC is not installed."""
-
-
-class CompileError(RuntimeError):
-    """NVRTC refused a source; the message is its log."""
 
 
 def csrc_dir() -> Path:
@@ -86,60 +67,3 @@ def cubin_path(folder: Path, name: str, arch: str) -> Path:
     """The path in a folder of a module, compiled for an architecture such as ``sm_90``."""
     key = hashlib.sha256("\0".join((source(name), arch, *OPTIONS)).encode()).hexdigest()
     return folder / f"{name}-{arch}-{key[:16]}.cubin"
-
-
-def compile_kernels(name: str, arch: str, options: tuple[str, ...] = ()) -> tuple[bytes, str, str]:
-    """Compile a module.
-
-    Parameters
-    ----------
-    arch : str
-        Such as ``sm_90``.
-    options : tuple of str
-        Besides `OPTIONS`.
-
-    Returns
-    -------
-    cubin : bytes
-    ptx : str
-    log : str
-
-    Raises
-    ------
-    Unavailable
-        Without cuda-bindings or the NVRTC library.
-    CompileError
-    """
-    try:
-        from cuda.bindings import nvrtc
-    except ImportError as error:
-        raise Unavailable(
-            f"compiling kernels needs cuda-bindings and NVRTC ({error}): "
-            "pip install 'compcoll[cuda13]' or 'compcoll[cuda12]'"
-        ) from None
-
-    def call(function, *args):
-        try:
-            status, *values = function(*args)
-        except RuntimeError as error:  # the bindings are there, the library is not
-            raise Unavailable(f"{error}: pip install 'compcoll[cuda13]' or 'compcoll[cuda12]'") from None
-        return status, values[0] if values else None
-
-    def text(size_of, get) -> bytes:
-        buffer = bytearray(call(size_of, program)[1])
-        as_bytes = bytes(buffer)
-        call(get, program, as_bytes)
-        return as_bytes
-
-    words = [f"--gpu-architecture={arch}", *OPTIONS, *_CUPYS, *options]
-    _, program = call(nvrtc.nvrtcCreateProgram, source(name).encode(), f"{name}.cu".encode(), 0, None, None)
-    try:
-        status, _ = call(nvrtc.nvrtcCompileProgram, program, len(words), [w.encode() for w in words])
-        log = text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).rstrip(b"\0").decode()
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(f"{name}.cu for {arch}: {status.name}\n{log}")
-        ptx = text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX).rstrip(b"\0").decode()
-        cubin = text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
-    finally:
-        call(nvrtc.nvrtcDestroyProgram, program)
-    return cubin, ptx, log

@@ -4,9 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kernel_compiler
 import pytest
 
-from compcoll.devices import kernels, nvrtc
+from compcoll.devices import kernels
 
 FOLDER = str(Path(__file__).parents[1])
 sys.path.append(FOLDER)
@@ -91,16 +92,16 @@ def test_too_many_instructions_fail(figures, capsys):
 
 def test_what_is_missing_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    with pytest.raises(SystemExit, match=r"pip install 'compcoll\[cuda13\]'"):
+    with pytest.raises(SystemExit, match=r"pip install 'compcoll\[kernels\]'"):
         inspection.main(["--arch", "sm_90"])
 
 
 def test_a_compiler_s_errors_are_shown(monkeypatch):
-    monkeypatch.setattr(nvrtc, "source", lambda name: "no such type;")
+    monkeypatch.setattr(kernel_compiler, "source", lambda name: "no such type;")
     try:
-        with pytest.raises(nvrtc.CompileError, match="error"):
-            nvrtc.compile_kernels("frame", "sm_90")
-    except nvrtc.Unavailable as error:
+        with pytest.raises(kernel_compiler.CompileError, match="error"):
+            kernel_compiler.compile_kernels("frame", "sm_90")
+    except kernel_compiler.Unavailable as error:
         pytest.skip(str(error))
 
 
@@ -108,7 +109,7 @@ _COMPILE = """
 import sys
 sys.path.append(sys.argv[1])
 from gpu_inspection import inspect
-from compcoll.devices.nvrtc import Unavailable
+from kernel_compiler import Unavailable
 try:
     found = inspect("frame", "sm_90")
 except Unavailable as error:
