@@ -26,7 +26,8 @@ CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp csrc/cpu/zfp/*.h csrc/cp
 NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd compcoll/*/*.pxi) csrc/exports.map compcoll/operations.py setup.py $(CSRC)
 # Stands before a command that starts ranks; if a rank fails, prints its traceback last.
 ENDED := python tests/run_ranks.py
-export PATH := $(abspath $(BIN)):$(PATH)
+# Compilers are ccache's where Debian's package has them.
+export PATH := $(abspath $(BIN)):$(addsuffix :,$(wildcard /usr/lib/ccache))$(PATH)
 # Compiled modules are kept, even if the environment says otherwise: tests start hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
 
