@@ -29,7 +29,6 @@ namespace floats {
 
 constexpr uint32_t version = 1;
 constexpr uint32_t chunk_nbytes = 32768;
-constexpr uint32_t max_planes = 8;
 constexpr uint32_t max_depth = 7;        // longest code, bits: one more gains 0.2 % and costs a plane
 constexpr uint32_t max_symbols = 16;     // with the escape
 constexpr uint32_t sample_stride = 16;   // the code is made for one of 16 groups of 64 values
