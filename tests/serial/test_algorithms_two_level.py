@@ -51,7 +51,7 @@ def across(schedules, nodes) -> dict[int, int]:
 @pytest.mark.exhaustive(but=1)
 def test_each_value_crosses_a_port_once(op, sends, recvs, expected):
     """Three nodes of four ranks: what the theory of one level says of three ranks."""
-    nodes, k = tuple(i // 4 for i in range(12)), 3 * CHUNK
+    nodes, k = tuple(i // 4 for i in range(12)), 3 * CHUNK // 8
     algorithm = ALGORITHMS[op][0]
     empty = [[np.empty(n * k) for n in ns] for ns in (sends, recvs)]
     found = across(traced(op, algorithm, nodes, [empty[0]] * 12, [empty[1]] * 12), nodes)

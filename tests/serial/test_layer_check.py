@@ -19,11 +19,10 @@ comm.Barrier()
 """
 #: What is done after that, and what has to be said of it.
 CASES = {
-    "ends": ("if not odd: comm.Bcast(a)", "rank 1 has not come within 3 s, and rank"),
-    "fails": ("if odd: 1 / 0\ncomm.Barrier()", "rank 1 has not come within 3 s, and rank"),
+    "ends": ("if not odd: comm.Bcast(a)", "rank 1 has not come within 1.5 s, and rank"),
     "is elsewhere": (
         "other = comm.Dup()\nother.Barrier()\n(other if odd else comm).Barrier()",
-        "rank 1 has not come within 3 s, and ranks 0, 2 called Barrier",
+        "rank 1 has not come within 1.5 s, and ranks 0, 2 called Barrier",
     ),
     "another call": (
         "comm.Barrier() if odd else comm.Allreduce(MPI.IN_PLACE, a)",
@@ -43,7 +42,7 @@ def test_every_rank_ends_with_an_error(case):
     # A launcher ends all ranks where one has failed, before the others can say what they know.
     tell = "print(type(error).__name__ + '(', error, ')')"
     program = PROGRAM + f"try:\n    exec({rest!r})\nexcept BaseException as error:\n    {tell}\n"
-    environment = {**os.environ, "COMPCOLL_CHECK": "1", "COMPCOLL_TIMEOUT": "3"}
+    environment = {**os.environ, "COMPCOLL_CHECK": "1", "COMPCOLL_TIMEOUT": "1.5"}
     command = [launch.find_mpiexec(), "-n", "3", sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     # Not by lines: what ranks print unbuffered comes without its ends of lines between it.

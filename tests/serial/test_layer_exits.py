@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import cycle
 
 import pytest
 from mpi4py import MPI
@@ -136,11 +137,7 @@ def ended(tmp_path, text: str, *arguments, runs=()) -> subprocess.CompletedProce
     return done
 
 
-#: Each kind of requests with two of the ends.
-BOTH = [(pending, list(ENDS)[(i + k) % len(ENDS)]) for i, pending in enumerate(PENDING) for k in (0, 2)]
-
-
-@pytest.mark.parametrize(("pending", "end"), BOTH)
+@pytest.mark.parametrize(("pending", "end"), list(zip(PENDING, cycle(ENDS), strict=False)))
 @pytest.mark.exhaustive(but=3)
 def test_a_program_ends_with_requests_pending(tmp_path, pending, end):
     words, status = ENDS[end]
@@ -161,8 +158,10 @@ def test_an_error_ends_all_ranks(tmp_path):
     assert "the reason" in done.stderr
 
 
-@pytest.mark.parametrize("which", ["one", "both"])
-@pytest.mark.parametrize("seconds", [1e-4, 0.004, 0.008, 0.012, 0.02, 0.03, 0.04])
+@pytest.mark.parametrize(
+    ("seconds", "which"),
+    list(zip([1e-4, 0.004, 0.008, 0.012, 0.02, 0.03, 0.04], cycle(["one", "both"]), strict=False)),
+)
 @pytest.mark.exhaustive(but=2)
 def test_an_interrupt_at_any_moment_ends_all_ranks(tmp_path, seconds, which):
     """Of making a communicator, and of calls that are made for the first time; one rank or both."""

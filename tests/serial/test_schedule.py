@@ -147,7 +147,7 @@ def test_allgather(where, kind, algorithm, in_place):
 @pytest.mark.parametrize("algorithm", ALGORITHMS["Bcast"])
 def test_bcast(where, n, algorithm):
     size = size_of(where)
-    for root in {0, size // 2, size - 1} if where == size else range(size):
+    for root in range(size) if n == 1 and where != size else {0, size // 2, size - 1}:
         blocks = [data(r, n) for r in range(size)]
         expected = blocks[root].copy()
         run("Bcast", algorithm, where, [[]] * size, [[block] for block in blocks], root)
@@ -214,7 +214,7 @@ def test_allreduce(where, algorithm, n, in_place, widens, inside_exact):
 @pytest.mark.parametrize("algorithm", ALGORITHMS["Reduce"])
 def test_reduce(where, algorithm, n, in_place):
     size = size_of(where)
-    for root in [size // 2] if where == size else range(size):
+    for root in range(size) if n == 1 and where != size else {size // 2, size - 1}:
         sends = [data(r, n) for r in range(size)]
         expected = sum(sends)
         recv = sends[root] if in_place else np.zeros(n, np.int64)
