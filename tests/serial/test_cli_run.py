@@ -61,7 +61,7 @@ c.Reduce_scatter_block(x, y[:n])
 c.Scatter(x if first else None, y[:n])
 c.Gather(x[:n], y if first else None)
 c.Send(x, 1) if first else c.Recv(y)
-first or time.sleep(1)
+first or time.sleep(0.4)
 """
 
 
@@ -170,12 +170,10 @@ def test_how_a_program_fails(program, text, status, says):
 
 #: How a program may begin MPI itself, or say how mpi4py is to do it.
 BEGINNINGS = {
-    "Init": "mpi4py.rc.initialize = False\nfrom mpi4py import MPI\nMPI.Init()",
     "Init_thread": "mpi4py.rc(initialize=False)\nfrom mpi4py import MPI\n"
     "assert MPI.Init_thread(MPI.THREAD_SERIALIZED) == MPI.THREAD_SERIALIZED",
     "thread_level": "mpi4py.rc.thread_level = 'funneled'",
     "threads": "mpi4py.rc.threads = False",
-    "by default": "",
 }
 
 

@@ -41,7 +41,12 @@ def run(tmp_path):
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(own)}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rP", *arguments]
         done = subprocess.run(
-            command, cwd=tmp_path, env={**inherited, **variables}, capture_output=True, text=True, timeout=60
+            command,
+            cwd=tmp_path,
+            env={**inherited, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables},
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
@@ -63,16 +68,14 @@ def test_everything_runs_where_it_is_asked_for(run):
     assert "1 failed, 6 passed, 1 deselected" in run("-k", "pairs or wrong")
 
 
-@pytest.mark.parametrize("variable", ["PMI_RANK", "OMPI_COMM_WORLD_RANK"])
-@pytest.mark.exhaustive(but=1)
-def test_other_ranks_print_nothing_but_failures(run, variable):
-    text = run("-rfE", **{variable: "2"})
+def test_other_ranks_print_nothing_but_failures(run):
+    text = run("-rfE", PMI_RANK="2")
     assert text.startswith("F")
     assert "." not in text.splitlines()[0]
     assert "_ test_wrong on rank 2 _" in text
     assert "a failure" in text
     assert "passed" not in text
-    assert run("-rfE", **{variable: "0"}).count("on rank 0") == 1
+    assert run("-rfE", OMPI_COMM_WORLD_RANK="0").count("on rank 0") == 1
 
 
 #: The last rank does what the first word of PLANTED says, in the first test; the others what the second says.
@@ -113,7 +116,7 @@ def resource():
     if (kind, comm.rank) == ("teardown", last):
         raise KeyError("planted")
 
-@pytest.mark.timeout(2 if kind == "hangs" else 60, func_only=True)
+@pytest.mark.timeout(1 if kind == "hangs" else 60, func_only=True)
 def test_first(resource):
     if comm.rank != last:
         waits[wait]()
@@ -136,15 +139,14 @@ def test_second():
     comm.Barrier()
 """
 KINDS = [
-    *("raises mpi", "raises layer", "raises join", "raises next", "killed mpi", "leaves mpi", "hangs mpi"),
+    *("raises mpi", "raises join", "raises next", "killed mpi", "leaves mpi", "hangs mpi"),
     *("collect mpi", "teardown next"),
 ]
 #: The sample of `make test`; CI runs `MORE` as well.
 CASES = [("mpich", 3, "raises mpi"), ("mpich", 3, "hangs mpi"), ("openmpi", 2, "raises layer")]
 MORE = [
     *[("mpich", 3, kind) for kind in KINDS],
-    *[("openmpi", 2, kind) for kind in ("killed mpi", "leaves mpi", "hangs mpi", "teardown next")],
-    *[(mpi, 4, "killed mpi") for mpi in ("mpich", "openmpi")],
+    *[("openmpi", 2, "leaves mpi"), ("openmpi", 4, "killed mpi")],
 ]
 EVERY = [*CASES, *[pytest.param(*case, marks=pytest.mark.exhaustive) for case in MORE if case not in CASES]]
 LAUNCHERS = {
@@ -170,8 +172,9 @@ def ranks(tmp_path):
         own = ("EXHAUSTIVE", "PMI_", "PMIX_", "OMPI_", "PYTEST_", "TEST_RANKS")
         env = {key: value for key, value in os.environ.items() if not key.startswith(own)}
         env |= {"PLANTED": planted, "PYTHONPATH": str(ROOT), **(OPEN_MPI if mpi == "openmpi" else {})}
+        env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         before = [] if by_hand else [sys.executable, str(ROOT / "tests" / "run_ranks.py")]
-        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no"]
+        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
         done = subprocess.run(
             [*before, *launcher, "-n", str(n), *tests],
             cwd=tmp_path,
@@ -198,7 +201,7 @@ def test_what_happens_to_one_rank_ends_all(ranks, mpi, n, planted):
         assert lines[-n:] == [f"== rank {rank} was at test_it.py::test_first" for rank in range(n)]
     elif kind == "hangs":
         heads = [line for line in lines if line.startswith("== ")]
-        assert re.match(r"== test_it.py::test_first takes longer than 2 s on rank \d", heads[-1])
+        assert re.match(r"== test_it.py::test_first takes longer than 1 s on rank \d", heads[-1])
         assert sum("test_it.py::test_first" in line for line in heads) == n
         assert sum("waits[wait]()" in line for line in lines) == n - 1
         assert sum("time.sleep(1000)" in line for line in lines) == 1
