@@ -102,75 +102,55 @@ def test_join(run):  # noqa: F811
     check(found, "moved ['4.0 4.0', '3.0 3.0', '4.0 4.0', '3.0 3.0']")
 
 
-CHILDREN = """
-import os, torch, torch.distributed as dist
-import compcoll.torch
-from torch.utils.data import DataLoader
-
-if __name__ == "__main__":
-    dist.init_process_group("compcoll")
-    dist.all_reduce(x := torch.ones(9))
-    found = []
-    for how in ("spawn", "forkserver"):
-        found += [one.item() for one in DataLoader([1, 2], num_workers=1, multiprocessing_context=how)]
-    dist.all_reduce(x)
-    os.write(1, f"rank {dist.get_rank()} has loaded {found}, {x[0]:g}\\n".encode())
-"""
-SAVED = """
-import os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
-import compcoll.torch
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
-
-if __name__ == "__main__":
-    dist.init_process_group("compcoll")
-    group, folder = dist.new_group(backend="gloo"), sys.argv[0] + ".saved"
-    state, how = {"w": torch.arange(1000.0)}, AsyncCheckpointerType.PROCESS
-    dcp.async_save(state, checkpoint_id=folder, async_checkpointer_type=how, process_group=group).result()
-    loaded = {"w": torch.zeros(1000)}
-    dcp.load(loaded, checkpoint_id=folder, process_group=group)
-    dist.all_reduce(x := torch.ones(9))
-    same = torch.equal(*loaded.values(), *state.values())
-    os.write(1, f"rank {dist.get_rank()} has its values: {same}, {x[0]:g}\\n".encode())
-"""
-
-
-@pytest.mark.parametrize(
-    ("program", "words"),
-    [(CHILDREN, "has loaded [1, 2, 1, 2], 4"), (SAVED, "has its values: True, 2")],
-    ids=["loading", "saving"],
-)
-def test_children_are_no_ranks(run, program, words):  # noqa: F811
-    """Neither those that load data, nor one that saves a checkpoint."""
-    check(run(program, head=""), words)
-
-
 #: Each rank has a default group of its own, and the name of rank 0 there.
 JOINED = """
-import os, sys, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 from datetime import timedelta
 from torch.distributed import distributed_c10d as c10d
 import compcoll.torch
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+from torch.utils.data import DataLoader
 
-rank, store = int(os.environ["RANK"]), dist.FileStore(sys.argv[0] + ".store", 2)
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-name, limit = "joined", timedelta(seconds=15)
-group, _ = c10d._new_process_group_helper(2, rank, [], "gloo", store, group_name=name, timeout=limit)
-c10d._world.pg_group_ranks[group] = {0: 0, 1: 1}
-for src in range(2):
-    ours, by_gloo = [torch.full((1000,), rank + 1.0) for _ in range(2)]
-    sync = compcoll.torch.WeightSync({"w": ours}, src, group)
-    for _ in range(2):
-        sync.sync()
-        dist.broadcast(by_gloo, src, group)
-        assert torch.equal(ours, by_gloo), (ours[0], by_gloo[0])
-        ours += rank + 1
-        by_gloo += rank + 1
-os.write(1, f"rank {rank} has all\\n".encode())
+def joined(rank):
+    store = dist.FileStore(sys.argv[0] + ".store", 2)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    name, limit = "joined", timedelta(seconds=15)
+    group, _ = c10d._new_process_group_helper(2, rank, [], "gloo", store, group_name=name, timeout=limit)
+    c10d._world.pg_group_ranks[group] = {0: 0, 1: 1}
+    for src in range(2):
+        ours, by_gloo = [torch.full((1000,), rank + 1.0) for _ in range(2)]
+        sync = compcoll.torch.WeightSync({"w": ours}, src, group)
+        for _ in range(2):
+            sync.sync()
+            dist.broadcast(by_gloo, src, group)
+            assert torch.equal(ours, by_gloo), (ours[0], by_gloo[0])
+            ours += rank + 1
+            by_gloo += rank + 1
+    dist.destroy_process_group()
+"""
+#: Children that load data, and one that saves a checkpoint, then the rank alone.
+CHILDREN = """
+if __name__ == "__main__":
+    rank = int(os.environ["RANK"])
+    joined(rank)
+    dist.init_process_group("compcoll")
+    dist.all_reduce(x := torch.ones(9))
+    loaded = []
+    for how in ("spawn", "forkserver"):
+        loaded += [one.item() for one in DataLoader([1, 2], num_workers=1, multiprocessing_context=how)]
+    group, folder = dist.new_group(backend="gloo"), sys.argv[0] + ".saved"
+    state, how = {"w": torch.arange(1000.0)}, AsyncCheckpointerType.PROCESS
+    dcp.async_save(state, checkpoint_id=folder, async_checkpointer_type=how, process_group=group).result()
+    read = {"w": torch.zeros(1000)}
+    dcp.load(read, checkpoint_id=folder, process_group=group)
+    dist.all_reduce(x)
+    same = torch.equal(*read.values(), *state.values())
+    os.write(1, f"rank {rank} has loaded {loaded}, and its values: {same}, {x[0]:g}\\n".encode())
 """
 
 
-def test_weights_between_two_default_groups(run):  # noqa: F811
-    check(run(JOINED, head=""), "has all")
+def test_weights_between_default_groups_and_children_that_are_no_ranks(run):  # noqa: F811
+    check(run(JOINED + CHILDREN, head=""), "has loaded [1, 2, 1, 2], and its values: True, 4")
 
 
 EMPTY = """
