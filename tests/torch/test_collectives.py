@@ -48,17 +48,27 @@ def run(op, *args, group, later, **more):
 
 
 class Case:
-    """Tensors for both groups."""
+    """Tensors for an operation, each in a layout, of this rank's values.
 
-    def __init__(self, n, dtype, layout, rank, size, wide=None):
+    Attributes
+    ----------
+    made : list of Tensor
+        All of them, those that the operation reads and those that it writes.
+    """
+
+    def __init__(self, n, dtype, layout, rank, size, wide=None, given=values):
         self.n, self.dtype, self.layout, self.rank, self.size = n, wide or dtype, layout, rank, size
-        self.given = dtype
+        self.values, self.made = lambda n, seed: given(n, dtype, rank, seed).to(self.dtype), []
+
+    def keep(self, tensor):
+        self.made.append(tensor)
+        return tensor
 
     def mine(self, n=None, seed=0):
-        return self.layout(values(self.n if n is None else n, self.given, self.rank, seed).to(self.dtype))
+        return self.keep(self.layout(self.values(self.n if n is None else n, seed)))
 
     def room(self, n=None):
-        return self.layout(torch.zeros(self.n if n is None else n, dtype=self.dtype))
+        return self.keep(self.layout(torch.zeros(self.n if n is None else n, dtype=self.dtype)))
 
     def rooms(self):
         return [self.room() for _ in range(self.size)]
@@ -92,7 +102,7 @@ def all_gather(case, **how):
 
 
 def all_gather_single(case, **how):
-    out = torch.zeros(case.n * case.size, dtype=case.dtype)
+    out = case.room(case.n * case.size).contiguous()
     run(ALL_GATHER_SINGLE, out, case.mine().contiguous(), **how)
     return [out]
 
@@ -110,7 +120,7 @@ def scatter(case, **how):
 
 
 def reduce_scatter_single(case, **how):
-    out = torch.zeros(case.n, dtype=case.dtype)
+    out = case.room().contiguous()
     run(REDUCE_SCATTER_SINGLE, out, case.mine(case.n * case.size).contiguous(), **how)
     return [out]
 
@@ -121,7 +131,7 @@ def reduce_scatter(case, **how):
 
 
 def all_to_all_single(case, **how):
-    out = torch.zeros(case.n * case.size, dtype=case.dtype)
+    out = case.room(case.n * case.size).contiguous()
     run(dist.all_to_all_single, out, case.mine(case.n * case.size).contiguous(), **how)
     return [out]
 
@@ -131,7 +141,7 @@ def all_to_all_uneven(case, **how):
     count = lambda i, j: 0 if (i, j) == (case.size - 1, 0) else case.n + i + 2 * j  # noqa: E731
     sizes = [count(case.rank, j) for j in range(case.size)]
     theirs = [count(i, case.rank) for i in range(case.size)]
-    out = torch.zeros(sum(theirs), dtype=case.dtype)
+    out = case.room(sum(theirs)).contiguous()
     run(dist.all_to_all_single, out, case.mine(sum(sizes)).contiguous(), theirs, sizes, **how)
     return [out]
 

@@ -7,8 +7,8 @@ import internals
 import pytest
 import torch
 import torch.distributed as dist
-from test_collectives import ALL_GATHER_SINGLE
-from test_device import copied, noise, run, same
+from test_collectives import ALL_GATHER_SINGLE, run, same
+from test_device import copied, mine
 
 import compcoll.torch
 from compcoll.devices.kernels import all_kernels
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:compcoll. a :UserWarning")
 def test_an_operation_follows_the_stream_that_was_current(lossy, gpu, agree):
     """And whoever waits, the stream that is current then: neither waits for another one."""
     size = dist.get_world_size()
-    given = noise(torch.float32)(9000)
-    dist.all_gather(want := [torch.zeros(9000) for _ in range(size)], given, group=lossy)
+    given = mine(3000)
+    dist.all_gather(want := [torch.zeros(3000) for _ in range(size)], given, group=lossy)
     first, held = gpu.device.current, False
     for _ in range(8):  # the first times it allocates memory, for which the driver waits for all streams
         gpu.device.use(first)
@@ -29,7 +29,7 @@ def test_an_operation_follows_the_stream_that_was_current(lossy, gpu, agree):
         release = Timer(2, first.release)
         release.start()
         gpu.other_stream()
-        x, outs = gpu.tensor(given), [gpu.tensor(torch.zeros(9000)) for _ in range(size)]
+        x, outs = gpu.tensor(given), [gpu.tensor(torch.zeros(3000)) for _ in range(size)]
         work = dist.all_gather(outs, x, group=lossy, async_op=True)
         gpu.other_stream()
         work.wait()
@@ -45,16 +45,16 @@ def test_an_operation_follows_the_stream_that_was_current(lossy, gpu, agree):
 
 def test_operations_on_one_tensor_follow_each_other(lossy, gpu, agree):
     """Though nobody has waited for the first ones."""
-    given = noise(torch.float32)(20_000)
+    given = mine(6000)
     for x in (want := given.clone(), got := gpu.tensor(given)):
         dist.all_reduce(x, dist.ReduceOp.AVG, group=lossy, async_op=True)
-        dist.broadcast(x[:9000], 0, group=lossy, async_op=True)
+        dist.broadcast(x[:3000], 0, group=lossy, async_op=True)
         dist.all_reduce(x, group=lossy, async_op=True).wait()
     assert agree(same([copied(gpu, got)], [want]))
 
 
 def test_coalesced_operations_on_one_tensor_follow_each_other(lossy, gpu, agree):
-    given = noise(torch.float32)(20_000)
+    given = mine(6000)
     for _ in range(4):
         for x in (want := given.clone(), got := gpu.tensor(given)):
             with dist._coalescing_manager(lossy, torch.device("cpu"), async_ops=True) as manager:
@@ -67,11 +67,11 @@ def test_coalesced_operations_on_one_tensor_follow_each_other(lossy, gpu, agree)
 @pytest.mark.parametrize("n_streams", [1, 2])
 def test_waits_in_streams(lossy, gpu, agree, n_streams):
     """Each stream that was current for a wait comes after the operation."""
-    dist.all_reduce(want := noise(torch.float32)(20_000), group=lossy)
+    dist.all_reduce(want := mine(6000), group=lossy)
     home = gpu.device.current
     for _ in range(5):
         gpu.device.use(home)
-        x = gpu.tensor(noise(torch.float32)(20_000))
+        x = gpu.tensor(mine(6000))
         work, copies = dist.all_reduce(x, group=lossy, async_op=True), []
         for _ in range(n_streams):
             gpu.other_stream()
@@ -94,14 +94,14 @@ def _column(x):
 @pytest.mark.parametrize("n_waits", range(3))
 @pytest.mark.parametrize(
     ("group", "n", "part"),
-    [("lossy", 9000, _all), ("lossy", 9000, _column), ("world", 20, _all), ("world", 20, _column)],
+    [("lossy", 3000, _all), ("lossy", 3000, _column), ("world", 20, _all), ("world", 20, _column)],
     ids=["engine", "engine with gaps", "MPI", "MPI with gaps"],
 )
 def test_memory_is_kept_until_the_end(request, gpu, agree, group, n, part, n_waits):
     """Though nobody has the tensor any more, and other streams than its own wait, or none."""
     group, home = request.getfixturevalue(group), gpu.device.current
-    for i in range(6):
-        x = gpu.tensor(noise(torch.float32)(3 * n).view(n, 3))
+    for i in range(4):
+        x = gpu.tensor(mine(3 * n).view(n, 3))
         work = dist.all_reduce(part(x), group=group, async_op=True)
         for _ in range(n_waits):
             gpu.other_stream()
@@ -118,10 +118,10 @@ def test_memory_is_kept_until_the_end(request, gpu, agree, group, n, part, n_wai
 @pytest.mark.parametrize("group", ["lossy", "world"])
 def test_inputs_are_kept(request, gpu, agree, group):
     """Though nobody else keeps them, and their memory would go to the next tensors."""
-    group, n = request.getfixturevalue(group), 9000 if group == "lossy" else 20
-    size, given = dist.get_world_size(), noise(torch.float32)(n)
+    group, n = request.getfixturevalue(group), 3000 if group == "lossy" else 20
+    size, given = dist.get_world_size(), mine(n)
     dist.all_gather(want := [torch.zeros(n) for _ in range(size)], given, group=group)
-    for _ in range(6):
+    for _ in range(4):
         outs, x = [gpu.tensor(torch.zeros(n)) for _ in range(size)], gpu.tensor(given)
         gpu.delay()
         work = dist.all_gather(outs, x, group=group, async_op=True)
@@ -133,8 +133,8 @@ def test_inputs_are_kept(request, gpu, agree, group):
 
 
 def test_it_goes_on_while_nobody_waits(lossy, gpu, agree):
-    dist.all_reduce(want := noise(torch.float32)(20_000), group=lossy)
-    work = dist.all_reduce(x := gpu.tensor(noise(torch.float32)(20_000)), group=lossy, async_op=True)
+    dist.all_reduce(want := mine(6000), group=lossy)
+    work = dist.all_reduce(x := gpu.tensor(mine(6000)), group=lossy, async_op=True)
     end = time.monotonic() + 30
     while not work.is_completed() and time.monotonic() < end:
         time.sleep(1e-3)
@@ -142,8 +142,8 @@ def test_it_goes_on_while_nobody_waits(lossy, gpu, agree):
 
 
 def test_futures(lossy, gpu, agree):
-    dist.all_reduce(want := noise(torch.float32)(20_000), group=lossy)
-    work = dist.all_reduce(x := gpu.tensor(noise(torch.float32)(20_000)), group=lossy, async_op=True)
+    dist.all_reduce(want := mine(6000), group=lossy)
+    work = dist.all_reduce(x := gpu.tensor(mine(6000)), group=lossy, async_op=True)
     future = work.get_future().then(lambda done: done.value()[0].clone())
     assert agree(same([future.wait()], [want]))
     assert agree(same([copied(gpu, x)], [want]))
@@ -166,9 +166,9 @@ def test_damage_is_noticed_by_the_next_operation_at_the_latest(lossy, gpu, agree
     def damage(message):
         message[-1] ^= 1
 
-    n, size = 20_000, dist.get_world_size()
+    n, size = 6000, dist.get_world_size()
     outs = [gpu.tensor(torch.zeros(n)) for _ in range(size)]
-    problem, given = "", gpu.tensor(noise(torch.float32)(n))
+    problem, given = "", gpu.tensor(mine(n))
     internals.set_recv_hook(damage)
     try:
         dist.all_gather(outs, given, group=lossy)
@@ -182,7 +182,7 @@ def test_damage_is_noticed_by_the_next_operation_at_the_latest(lossy, gpu, agree
 @pytest.mark.parametrize(("gpu", "later"), [(1, False), (2, True)], indirect=["gpu"])
 def test_a_kernel_that_cannot_be_started_is_an_error_of_all(lossy, gpu, agree, monkeypatch, later):
     _, reasons = reasons_of(lossy, monkeypatch)
-    x = gpu.tensor(noise(torch.float32)(20_000))
+    x = gpu.tensor(mine(6000))
     gpu.synchronize()
     kernels = [one.name.encode() for one in all_kernels() if one.name.startswith("zfp_encode")]
     if dist.get_rank() == 0:
@@ -206,7 +206,7 @@ def test_arguments_that_do_not_fit(lossy, gpu, agree, monkeypatch):
 
 def test_the_report_has_what_was_done(lossy, gpu, agree):
     before = lines(lossy)
-    dist.all_reduce(gpu.tensor(noise(torch.float32)(20_000)), group=lossy)
+    dist.all_reduce(gpu.tensor(mine(6000)), group=lossy)
     after = lines(lossy)
     assert agree(after[0] == before[0] + 1 and after[1] > before[1] and after[2] > 0)
 
