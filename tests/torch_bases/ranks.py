@@ -11,15 +11,10 @@ from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTe
 import compcoll.torch
 
 WORLD = MPI.COMM_WORLD
-#: Options of the default group, by the name under which torch's tests run.
-PLAIN: dict = {}
-COMPRESSING = {"codec": "lossless", "min_nbytes": 0}
 
 
 class InRanks:
     """Takes the place of `MultiProcessTestCase._spawn_processes`: this process is a rank."""
-
-    over = PLAIN
 
     @property
     def world_size(self):
@@ -33,7 +28,8 @@ class InRanks:
         self.rank, self.file_name = WORLD.rank, WORLD.bcast(self.file_name)
 
     def begin(self):
-        options = compcoll.torch.Options(**self.over) if self.over else None
+        """The default group compresses all that it can; small ones go to MPI in tests/torch."""
+        options = compcoll.torch.Options("lossless", min_nbytes=0)
         dist.init_process_group(
             "compcoll",
             init_method=f"file://{self.file_name}",
@@ -63,12 +59,3 @@ class FSDPRanks(InRanks, FSDPTest):
         dist.barrier()
         dist.destroy_process_group()
         super().tearDown()
-
-
-def over_each(cls):
-    """The class of tests over the backend, uncompressed and compressed, by their names."""
-    name = cls.__name__.removesuffix("Tests")
-    return {
-        f"Test{name}{label}": type(f"Test{name}{label}", (cls,), {"over": over, "__module__": cls.__module__})
-        for label, over in {"Ours": PLAIN, "Compressing": COMPRESSING}.items()
-    }

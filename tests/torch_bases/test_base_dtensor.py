@@ -8,7 +8,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import WORLD, DTensorRanks, over_each
+from ranks import WORLD, DTensorRanks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
@@ -41,7 +41,7 @@ def full(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-class DTensorTests(DTensorRanks):
+class TestDTensor(DTensorRanks):
     def mesh_2d(self):
         rows = 2 if self.world_size % 2 == 0 else 1
         return init_device_mesh("cpu", (rows, self.world_size // rows), mesh_dim_names=("dp", "tp"))
@@ -185,7 +185,3 @@ class DTensorTests(DTensorRanks):
         want = norm(x)
         parallel = parallelize_module(norm, mesh, SequenceParallel(sequence_dim=1))
         self.assertEqual(parallel(distribute_tensor(x, mesh, [Shard(1)])).full_tensor(), want)
-
-
-globals().update(over_each(DTensorTests))
-del DTensorTests

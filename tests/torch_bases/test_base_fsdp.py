@@ -9,7 +9,7 @@ import functools
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import FSDPRanks, over_each
+from ranks import FSDPRanks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     BackwardPrefetch,
@@ -37,7 +37,7 @@ ON_CPU = {"device_id": torch.device("cpu")}
 STRATEGIES = [ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD]
 
 
-class FSDP1Tests(FSDPRanks):
+class TestFSDP1(FSDPRanks):
     """Losses and parameters like those of DDP, which torch's `_test_fsdp_parity` compares."""
 
     def parity(self, model, **more):
@@ -94,7 +94,7 @@ class FSDP1Tests(FSDPRanks):
             self.assertEqual(sharded.clip_grad_norm_(0.5, norm), want)
 
 
-class FSDP2Tests(FSDPRanks):
+class TestFSDP2(FSDPRanks):
     """Shards like those of a replicated model, which torch's `check_sharded_parity` compares."""
 
     def compare(self, model, sharded, x, steps=3, prefixes=()):
@@ -180,7 +180,3 @@ class FSDP2Tests(FSDPRanks):
         for parameter, part in zip(model.parameters(), sharded.parameters(), strict=True):
             dist.all_reduce(parameter.grad)
             self.assertEqual(part.grad.full_tensor(), parameter.grad / self.world_size)
-
-
-globals().update(over_each(FSDP1Tests) | over_each(FSDP2Tests))
-del FSDP1Tests, FSDP2Tests
