@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from test_conformance import batch, close, mesh_of, model, train
-from test_hooks import is_same, mean_by_gloo, of_rank
+from test_hooks import is_same, of_rank
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -179,20 +179,15 @@ def test_gathered_parameters_are_not_kept(gloo, agree, monkeypatch):
     assert agree(len(made) >= 6 and not any(one() is not None for one in made))
 
 
-def test_own_prefetching_stays(gloo, agree):
+def test_own_prefetching_stays_and_inference(gloo, agree):
     net, x = sharded(gloo), batch(dist.get_rank())[0]
     compress_fsdp(net, all_gather="lossless")
     net.set_modules_to_forward_prefetch([net[0], net[2]])
-    want = sharded(gloo)(x)
+    want = model()(x)
     assert agree(all(torch.equal(net(x), want) for _ in range(2)))
     assert agree(len(net._get_fsdp_state()._states_to_forward_prefetch) == 2)
-
-
-def test_fsdp2_infers(gloo, agree):
-    net, x = sharded(gloo), batch(dist.get_rank())[0]
-    compress_fsdp(net, all_gather="lossless")
     with torch.inference_mode():  # torch itself cannot train such a model afterwards
-        assert agree(all(torch.equal(net(x), model()(x)) for _ in range(2)))
+        assert agree(all(torch.equal(net(x), want) for _ in range(2)))
 
 
 def gradients(net, passes=1):
@@ -315,28 +310,6 @@ def test_fsdp2_goes_on_from_state_dicts(gloo, agree, replicated, kind):
     fresh, _ = made()
     assert agree(all(state["errors"] for state in kept.values()))
     assert agree(torch.equal(got, want) and not torch.equal(gradients(fresh), want))
-
-
-@pytest.mark.parametrize("bad", [1e7, float("inf"), float("nan")])
-@pytest.mark.parametrize("codec", ["bfp:bits=8", "bfp:bits=4"])
-@pytest.mark.parametrize("kind", ["reduce-scatter", "all-reduce"])
-def test_a_step_that_is_not_taken(gloo, agree, place, kind, codec, bad):
-    """Errors of a skipped step do not enter the next steps: their norms are those of plain sums."""
-    size, rank, n = dist.get_world_size(), dist.get_rank(), 2000
-    options = {"feeds_back": True, "nodes": place[0]}
-    reduce, average = CompressedReduceScatter(codec, **options), CompressedAllReduce(codec, gloo, **options)
-    for step in range(6):
-        mine = of_rank(rank + size * step, n * size)
-        if step == 2 and rank == size - 1:
-            mine[: n * size // 2 if bad == 1e7 else 1] *= bad
-        want = mean_by_gloo(gloo, mine)
-        if kind == "all-reduce":
-            got = mine.clone()
-            average(got)
-        else:
-            got, want = torch.empty(n), want[n * rank : n * (rank + 1)]
-            reduce(got, mine / size, gloo, dist.ReduceOp.SUM)
-        assert agree(step == 2 or abs(got.norm() / want.norm() - 1) < 0.06), step
 
 
 def test_modules_to_compress(gloo, agree):
