@@ -21,7 +21,7 @@ def test_large_calls_begin_two_at_a_time(ours, agree):
     """In the order of the calls; all of them end, whether somebody waits for the first or the last."""
     core, size = core_of(ours), dist.get_world_size()
     for first in (0, -1):
-        tensors = [torch.full((1 << 20,), float(i)) for i in range(10)]
+        tensors = [torch.full((1 << 20,), float(i)) for i in range(5)]
         works, most = [], 0
         for tensor in tensors:
             works.append(dist.all_reduce(tensor, group=ours, async_op=True))
@@ -33,18 +33,17 @@ def test_large_calls_begin_two_at_a_time(ours, agree):
         assert agree(all((tensor == i * size).all() for i, tensor in enumerate(tensors)))
 
 
-def test_calls_go_on_where_a_thread_keeps_the_interpreter(ours, world, agree):
+def test_calls_go_on_where_a_thread_keeps_the_interpreter(ours, agree):
     """Rank 0 holds the lock in C; the others do not wait for it."""
-    for group in (world, ours):
-        for holds in (False, True):  # the first one is decided on in Python
-            dist.barrier()
-            x, since = torch.ones(1 << 19), time.monotonic()
-            work = dist.all_reduce(x, group=group, async_op=True)
-            if holds and dist.get_rank() == 0:
-                ctypes.PyDLL(None).usleep(900_000)
-            work.wait()
-            took = time.monotonic() - since
-        assert agree(dist.get_rank() == 0 or took < 0.6), took
+    for holds in (False, True):  # the first one is decided on in Python
+        dist.barrier()
+        x, since = torch.ones(1 << 19), time.monotonic()
+        work = dist.all_reduce(x, group=ours, async_op=True)
+        if holds and dist.get_rank() == 0:
+            ctypes.PyDLL(None).usleep(900_000)
+        work.wait()
+        took = time.monotonic() - since
+    assert agree(dist.get_rank() == 0 or took < 0.6), took
 
 
 def test_a_group_is_destroyed_with_calls_under_way(world, agree):

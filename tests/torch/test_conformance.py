@@ -3,7 +3,6 @@
 FSDP and DTensor are in tests/torch_bases, DDP's other ways in torch's own tests (distributed_suite.py).
 """
 
-import copy
 import warnings
 
 import pytest
@@ -125,37 +124,28 @@ def test_pipeline(group, gloo, agree, name):
 
 
 def test_checkpoint(world, agree, tmp_path_factory):
+    """Written while the program waits, and beside it."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
     from torch.distributed.fsdp import fully_shard
 
+    def sharded(seed):
+        return fully_shard(model(seed), mesh=mesh_of(world))
+
     where = [str(tmp_path_factory.mktemp("dcp"))]
     dist.broadcast_object_list(where, 0)
-    net = fully_shard(
-        model(1), mesh=init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
-    )
+    net = sharded(1)
     want = [p.full_tensor().clone() for p in net.parameters()]
     dcp.save(get_model_state_dict(net), checkpoint_id=where[0])
-    other = fully_shard(
-        model(2), mesh=init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
-    )
-    state = get_model_state_dict(other)
-    dcp.load(state, checkpoint_id=where[0])
-    set_model_state_dict(other, state)
-    assert agree(all(torch.equal(p.full_tensor(), w) for p, w in zip(other.parameters(), want, strict=True)))
-
-
-def test_checkpoint_beside_the_program(world, agree, tmp_path_factory):
-    import torch.distributed.checkpoint as dcp
-
-    where = [str(tmp_path_factory.mktemp("async"))]
-    dist.broadcast_object_list(where, 0)
-    state = {"x": torch.full((5,), 3.0), "n": 4}
-    dcp.async_save(copy.deepcopy(state), checkpoint_id=where[0]).result(60)
+    dcp.async_save(get_model_state_dict(net), checkpoint_id=f"{where[0]}/later").result(60)
     dist.barrier()
-    found = {"x": torch.zeros(5), "n": 0}
-    dcp.load(found, checkpoint_id=where[0])
-    assert agree(torch.equal(found["x"], state["x"]) and found["n"] == 4)
+    for path in (where[0], f"{where[0]}/later"):
+        other = sharded(2)
+        state = get_model_state_dict(other)
+        dcp.load(state, checkpoint_id=path)
+        set_model_state_dict(other, state)
+        got = [p.full_tensor() for p in other.parameters()]
+        assert agree(all(map(torch.equal, got, want)))
 
 
 def test_functional_and_compiled(group, gloo, agree):

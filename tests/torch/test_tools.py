@@ -16,23 +16,11 @@ from compcoll.torch.operations import Operations
 pytestmark = pytest.mark.filterwarnings("default")
 
 
-def broadcast(x, rank, size):
+def collectives(x, rank, size):
     dist.broadcast(x, 0)
-    return x
-
-
-def barrier(x, rank, size):
     dist.barrier()
-    return x
-
-
-def all_reduce_later(x, rank, size):
     work = dist.all_reduce(x, async_op=True)
     work.wait()
-    return x
-
-
-def all_reduce_future(x, rank, size):
     return dist.all_reduce(x, async_op=True).get_future().wait()[0]
 
 
@@ -55,11 +43,11 @@ def batch(x, rank, size):
     return into
 
 
-@pytest.mark.parametrize(
-    "communicate",
-    [broadcast, barrier, all_reduce_later, all_reduce_future, ring, batch],
-    ids=lambda function: function.__name__,
-)
+def messages(x, rank, size):
+    return batch(ring(x, rank, size), rank, size)
+
+
+@pytest.mark.parametrize("communicate", [collectives, messages], ids=lambda function: function.__name__)
 def test_inside_a_compiled_function(world, agree, communicate):
     rank, size = dist.get_rank(), dist.get_world_size()
 
