@@ -1,6 +1,7 @@
 """What every test under MPI needs: ``mpiexec -n N python -m pytest tests/mpi`` with N = 1, 2, 3, 4."""
 
 import atexit
+import gc
 import os
 import re
 import sys
@@ -58,6 +59,12 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip("the stand-in for devices is tried on up to 3 ranks"))
         if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(60))
+
+
+def pytest_collection_finish():
+    """What is there before the first test stays to the end, and no collection of garbage looks at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -25,8 +25,9 @@ def with_algorithm(comm, name: str, codec: str = "lossless"):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_values_are_those_of_mpi(comm, agree, dtype):
     """Counts are uneven, with zeros, and roots change; what lies between blocks is not touched."""
-    for i, (n, least) in enumerate(SIZES):
-        ours, root = compcoll.Comm(comm, "lossless", min_nbytes=least), (i + DTYPES.index(dtype)) % comm.size
+    first = DTYPES.index(dtype)
+    for i, (n, least) in enumerate(SIZES[first % 2 :: 2]):
+        ours, root = compcoll.Comm(comm, "lossless", min_nbytes=least), (i + first // 2) % comm.size
         for call in collectives(comm.rank, comm.size, n, root, uneven(comm.size, n), gap=3).values():
             check(comm, ours, agree, call, dtype)
             large = comm.size > 1 and n * dtype.itemsize // comm.size >= least

@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import compcoll
 
-N = 1 << 12
+N = 1 << 10
 
 
 def launched(device, part) -> int:

@@ -347,7 +347,7 @@ def most_calls():
     _engine.set_most_calls(1024)
 
 
-@few_or_many(200, 2500)
+@few_or_many(100, 1100)
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["lossless", "rules", "auto"])
 def test_random_calls_go_the_same_way(comm, agree, nodes_of_one, monkeypatch, most_calls, which, count):
     prepare_auto(monkeypatch)

@@ -11,7 +11,7 @@ from mpi4py import MPI
 import compcoll
 
 WORLD = MPI.COMM_WORLD
-N = 12011
+N = 4011
 needs_two = pytest.mark.skipif(WORLD.size < 2, reason="one rank has nobody to send to")
 
 

@@ -14,7 +14,7 @@ import compcoll
 ON_OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
 
 
-@few_or_many(40, 200)
+@few_or_many(20, 120)
 @pytest.mark.filterwarnings("ignore:the 'buf' argument is deprecated:UserWarning")
 def test_programs(comm, capfd, monkeypatch, count):
     prepare_auto(monkeypatch)
