@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,20 +44,10 @@ class Call:
 
     def memory(self, dtype, seed: int, rank: int) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Memory that a rank sends, and memory that it receives into."""
-        sent = None if self.n_sent is None else values(self.n_sent, dtype, seed + rank)
+        sent = None if self.n_sent is None else data(self.n_sent, dtype, seed + rank)
         other = 0 if sent is None else 50
-        received = None if self.n_received is None else values(self.n_received, dtype, seed + rank + other)
+        received = None if self.n_received is None else data(self.n_received, dtype, seed + rank + other)
         return sent, received
-
-
-@lru_cache(100)
-def _values(n: int, dtype, seed: int) -> np.ndarray:
-    return data(n, dtype, seed)
-
-
-def values(n: int, dtype, seed: int) -> np.ndarray:
-    """Values of `data`, which takes a while to make them."""
-    return _values(n, np.dtype(dtype), seed).copy()
 
 
 def collectives(

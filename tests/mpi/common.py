@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import accumulate
 
 import ml_dtypes
@@ -34,8 +35,12 @@ COUNTS = [0, 1, 1023, 70001]
 
 def data(n: int, dtype, seed: int) -> np.ndarray:
     """Smooth values with some noise, so that every codec has something to do; small enough to be summed."""
+    return _data(n, np.dtype(dtype), seed).copy()
+
+
+@lru_cache(100)
+def _data(n: int, dtype: np.dtype, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    dtype = np.dtype(dtype)
     x = np.sin(np.arange(n) * 0.01 + seed) + 1e-3 * rng.standard_normal(n)
     if dtype.kind in "iu":
         return np.abs(x * 20).astype(dtype)

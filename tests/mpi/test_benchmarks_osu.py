@@ -26,6 +26,7 @@ def values(comm):
     return source(None, np.dtype("f4"), comm.rank)
 
 
+@pytest.mark.exhaustive(but=8)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation(comm, comms, values, agree, name):
     if name in MESSAGES and comm.size == 1:
@@ -35,13 +36,13 @@ def test_an_operation(comm, comms, values, agree, name):
     assert agree(rows[1].accelerated == (comm.size > 1 and name != "barrier"))
 
 
-@pytest.mark.exhaustive(but=3)
+@pytest.mark.exhaustive(but=1)
 @pytest.mark.parametrize("name", NONBLOCKING)
 def test_a_nonblocking_collective(comms, values, agree, name):
     assert agree(all(row.sound for row in measure(name, comms, values, NBYTES, **ONCE)))
 
 
-@pytest.mark.exhaustive(but=3)
+@pytest.mark.exhaustive(but=1)
 @pytest.mark.parametrize("name", PICKLED)
 def test_objects(comm, comms, values, agree, name):
     if name in MESSAGES and comm.size == 1:
@@ -50,6 +51,7 @@ def test_objects(comm, comms, values, agree, name):
     assert agree(all(row.sound for row in run_size(OPERATIONS[name], objects, values, NBYTES, **ONCE)))
 
 
+@pytest.mark.exhaustive(but=1)
 @pytest.mark.parametrize("axes", [(0, 2), (2, 0)])
 def test_packed_blocks(comms, values, agree, axes):
     comms["packed"] = Packed(comms["lossless"])

@@ -55,6 +55,7 @@ def test_lossless_chooses_for_each_chunk(comm, agree, device):
         assert agree(launched(device, "float_decode") > 0 < launched(device, "mpc_decode"))
 
 
+@pytest.mark.exhaustive(but=2)
 @pytest.mark.parametrize("dtype", ["i2", "i8", "f8", "c8", "f2"])
 def test_lossless_of_other_types(comm, agree, device, dtype):
     send = np.arange(5000 * comm.size).astype(dtype)
@@ -84,7 +85,8 @@ def test_strict_calls_refuse_fallbacks(comm, device):
         c.Alltoall(device.array(send), device.array(np.zeros_like(send)))
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
+@pytest.mark.exhaustive(but=2)
+@pytest.mark.parametrize("dtype", ["f4", "f2", "f8"])
 def test_frames_are_added_without_decoding(comm, agree, device, dtype):
     send = walk(comm.rank, 3 * N * comm.size, dtype)
     c = chunked(comm, "szp:abs=1e-2", algorithm="compressed")

@@ -186,7 +186,7 @@ def test_an_interrupt_anywhere_in_a_first_call_leaves_it_made_or_not_begun(comm,
     """Each is of another size, so that it is decided on anew, and interrupted a little later."""
     way, last, came = FORMS[form], comm.size - 1, 0
     ours = compcoll.Comm(comm.Dup(), "lossless", min_nbytes=0)
-    for at in range(50):
+    for at in range(25):
         n = 500 + at
         a, want = given_and_wanted(form, n, comm.rank, comm.size)
         a = a.copy()
@@ -195,7 +195,7 @@ def test_an_interrupt_anywhere_in_a_first_call_leaves_it_made_or_not_begun(comm,
         comm.Barrier()
         try:
             if comm.rank == last:
-                signal.setitimer(signal.ITIMER_REAL, 5e-5 + 4e-5 * at)
+                signal.setitimer(signal.ITIMER_REAL, 5e-5 + 8e-5 * at)
             way.call(ours, a, n)
             signal.setitimer(signal.ITIMER_REAL, 0)
         except Late:

@@ -146,11 +146,11 @@ def test_a_communicator_that_one_rank_does_not_make(comm, agree, monkeypatch, ma
         pytest.skip("needs two ranks")
     compcoll.Comm(comm)
     comm.Set_name("fields")
-    monkeypatch.setenv("COMPCOLL_TIMEOUT", "0.3")
+    monkeypatch.setenv("COMPCOLL_TIMEOUT", "0.1")
     for late in (False, True):
         if (comm.rank == comm.size - 1) == late:
             with pytest.raises(
-                TimeoutError, match=r"a Comm of fields: not all ranks .* COMPCOLL_TIMEOUT = 0.3 s"
+                TimeoutError, match=r"a Comm of fields: not all ranks .* COMPCOLL_TIMEOUT = 0.1 s"
             ):
                 MAKERS[maker](comm)
         comm.Barrier()

@@ -14,7 +14,7 @@ from compcoll import advisor
 from compcoll.policy import table, trial
 from compcoll.policy.table import Row
 
-N = 1 << 18
+N = 1 << 15
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank sends nothing")
 
 
@@ -24,7 +24,9 @@ def new_process():
 
 
 @pytest.fixture(autouse=True)
-def forget():
+def forget(monkeypatch):
+    """What each test finds, and what counts as large: messages of N values."""
+    monkeypatch.setattr(trial, "LARGE_NBYTES", 4 * N)
     new_process()
     yield
     new_process()
@@ -153,7 +155,7 @@ def test_a_node_asks_nobody(comm, agree, smooth):
 def test_nonblocking_and_persistent_calls_go_as_blocking_ones(comm, agree, network, smooth, monkeypatch):
     """Small ones are plain; none of them makes a trial."""
     monkeypatch.setattr(advisor, "_links", {"network": 1e-12})
-    monkeypatch.setattr(advisor, "BESIDE_NBYTES", 1 << 20)
+    monkeypatch.setattr(advisor, "BESIDE_NBYTES", 4 * N)
     ours, got, want = make(comm), np.empty_like(smooth), np.empty_like(smooth)
     comm.Alltoall(smooth, want)
 
@@ -343,7 +345,7 @@ def test_first_calls_of_two_threads_in_other_orders(comm, agree, network, smooth
 
 def test_communicators_of_others_in_any_order(comm, agree, known_link, smooth, monkeypatch):
     """What one rank has asked of a communicator between decides nothing about one that was made of it."""
-    monkeypatch.setattr(advisor, "BESIDE_NBYTES", 1 << 20)
+    monkeypatch.setattr(advisor, "BESIDE_NBYTES", 4 * N)
     first = make(comm)
     between = first.Split()
     last = between.Split()
@@ -360,8 +362,8 @@ def test_communicators_of_others_in_any_order(comm, agree, known_link, smooth, m
 
 def test_a_trial_that_is_not_worth_it_holds_for_other_buffers_too(comm, agree, known_link, monkeypatch):
     """What a rank remembers of nonblocking calls goes with the verdict, so that all go the same way."""
-    monkeypatch.setattr(advisor, "BESIDE_NBYTES", 1 << 20)
-    ours, n = make(comm), 1 << 20
+    monkeypatch.setattr(advisor, "BESIDE_NBYTES", 4 * N)
+    ours, n = make(comm), 1 << 17
     mine = np.random.default_rng(comm.rank).integers(0, 1 << 16, n, np.uint16).view(np.float16)
     got, want = np.empty(n * comm.size, np.float16), np.empty(n * comm.size, np.float16)
     comm.Allgather(mine, want)
@@ -404,7 +406,7 @@ def test_an_interrupt_between_blocks(comm, agree, network, smooth):
 def test_memory_of_a_gpu(comm, agree, device, network, smooth):
     """Blocks that are left to MPI go through the host, and what is received is in the GPU's memory."""
     ours, found = make(comm), set()
-    smooth = smooth[: N // 32 * comm.size].copy()
+    smooth = smooth[: N // 4 * comm.size].copy()
     comm.Alltoall(smooth, want := np.empty_like(smooth))
     send, recv = device.array(smooth), device.array(np.zeros_like(smooth))
     for _ in range(12):  # of which the first 8 are plain

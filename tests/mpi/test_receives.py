@@ -6,8 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from calls import values
-from common import bits
+from common import bits, data
 from mpi4py import MPI
 from receives import RECEIVES
 
@@ -46,12 +45,12 @@ def test_a_shorter_message_of_one_basic_type_into_several(comm, agree, receive, 
     status = MPI.Status()
     with made(layout) as datatype:
         if comm.rank == 0:
-            ours.Send(values(n, "f8", 5), 1, TAG)
+            ours.Send(data(n, "f8", 5), 1, TAG)
         elif comm.rank == 1:
             into = np.full(8 * n + 40, 7, "u1")
             receive(ours, [into, 1, datatype], 0, TAG, status)
             doubles = into[: 8 * n].view("f8")
-            assert np.abs(doubles - values(n, "f8", 5)).max() <= ours.report.error_bound
+            assert np.abs(doubles - data(n, "f8", 5)).max() <= ours.report.error_bound
             assert (into[8 * n :] == 7).all()
             assert status.Get_elements(datatype) == n
         assert agree(True)
@@ -62,11 +61,11 @@ def test_a_shorter_message_of_one_basic_type_into_several(comm, agree, receive, 
 def test_doubles_into_types_without_a_codec(comm, ours, agree, receive):
     for code, n in ((MPI.BOOL, 500), (MPI.LONG_DOUBLE, 5000), (MPI.C_BOOL, 400_000)):
         if comm.rank == 0:
-            ours.Send(values(n, "f8", 5), 1, TAG)
+            ours.Send(data(n, "f8", 5), 1, TAG)
         elif comm.rank == 1:
             into = np.zeros(n, "f8")
             receive(ours, [into, into.nbytes // code.Get_size(), code], 0, TAG, MPI.Status())
-            assert bits(into) == bits(values(n, "f8", 5))
+            assert bits(into) == bits(data(n, "f8", 5))
     assert agree(True)
 
 
@@ -85,7 +84,7 @@ def test_truncation_is_the_receivers_error_alone(comm, ours, agree, receive, n, 
     """The sender goes on, and so does the receiver with the next message."""
     if IS_OPEN_MPI:  # else the layer receives into memory of its own
         rooms = [room for room in rooms if room >= 128]
-    sent = values(n, "f8", 5)
+    sent = data(n, "f8", 5)
     for room in rooms:
         if comm.rank == 0:
             ours.Send(sent, 1, TAG)
@@ -116,7 +115,7 @@ ORDERS = {
 def test_what_comes_behind_a_truncated_message(comm, ours, agree, receive, ns):
     """All others arrive, which may have been there by then, and all sends end."""
     if comm.rank == 0:
-        sent = [ours.Isend(values(n, "f8", k), 1, TAG) for k, n in enumerate(ns)]
+        sent = [ours.Isend(data(n, "f8", k), 1, TAG) for k, n in enumerate(ns)]
         ours.Ssend(np.zeros(1), 1, TAG + 1)
         MPI.Request.Waitall(sent)
     elif comm.rank == 1:
@@ -126,7 +125,7 @@ def test_what_comes_behind_a_truncated_message(comm, ours, agree, receive, ns):
         for k, n in list(enumerate(ns))[1:]:
             got = np.zeros(n)
             ours.Recv(got, 0, TAG)
-            assert bits(got) == bits(values(n, "f8", k))
+            assert bits(got) == bits(data(n, "f8", k))
     assert agree(True)
 
 
@@ -137,7 +136,7 @@ def test_a_truncated_message_of_another_communicator(comm, ours, agree):
     if comm.rank == 0:
         ours.Send(np.zeros(2), 1, TAG)
         comm.Send(np.zeros(20), 1, TAG)
-        sent = ours.Isend(values(n, "f8", 5), 1, TAG)
+        sent = ours.Isend(data(n, "f8", 5), 1, TAG)
         ours.Ssend(np.zeros(1), 1, TAG + 1)
         sent.Wait()
     elif comm.rank == 1:
@@ -151,5 +150,5 @@ def test_a_truncated_message_of_another_communicator(comm, ours, agree):
             second.Wait()
         got = np.zeros(n)
         ours.Recv(got, 0, TAG)
-        assert bits(got) == bits(values(n, "f8", 5))
+        assert bits(got) == bits(data(n, "f8", 5))
     assert agree(True)

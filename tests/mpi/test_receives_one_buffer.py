@@ -94,6 +94,7 @@ def test_a_window_of_equal_messages(ours, agree):
     assert agree(run_window(ours, N, 16, 0, MPI.Request.Waitall, equal=True))
 
 
+@pytest.mark.exhaustive
 def test_a_window_of_32_mib(ours, agree):
     assert agree(run_window(ours, 32 * MIB // 4, 3, 0, MPI.Request.Waitall))
 

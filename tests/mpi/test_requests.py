@@ -182,7 +182,7 @@ def test_order_of_messages(comm, ours, agree):
 
 def test_a_large_send_does_not_wait_for_its_receiver(comm, ours, agree):
     before, behind = ring(comm)
-    n = 1 << 20
+    n = 1 << 18
     requests = [ours.Isend(data(n, "f4", comm.rank + k), behind, k) for k in range(4)]
     synchronous = ours.Issend(data(n, "f4", comm.rank + 4), behind, 4)
     comm.Barrier()
