@@ -28,14 +28,14 @@ EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
 ON_MPICH = MPI.get_vendor()[0] == "MPICH"
 #: Files that a sample leaves out on three ranks of MPICH alone: CI runs them on two and four.
 ON_THREE = (
-    "benchmarks_taylor_green|checkpoint|communicators|layer_check|layer_interrupts|layer_lifetime|objects|"
-    "pointtopoint|policy|policy_auto|probes|receives_one_buffer|requests|" * (MPI.COMM_WORLD.size == 3)
+    "checkpoint|communicators|layer_check|layer_lifetime|policy|policy_auto|receives_one_buffer|requests|"
+    * (MPI.COMM_WORLD.size == 3)
 )
 #: Files that a sample leaves out: on more than two ranks of MPICH, those whose tests say there what they say
 #: on two; on other libraries, those of what stands above MPI.
 LEFT_OUT = re.compile(
-    f"{ON_THREE}benchmarks_osu|codecs_shapes|datatypes|delta|devices_(?!operations).*|engine_damage"
-    "|layer|layer_(arguments|first_messages|small_calls)|receives|summary"
+    f"{ON_THREE}benchmarks_.*|codecs_shapes|datatypes|delta|devices_(?!operations).*|engine_damage"
+    "|layer|layer_(arguments|first_messages|interrupts|small_calls)|objects|pointtopoint|probes|receives|summary"
     if ON_MPICH
     else "benchmarks_.*|codecs_.*|devices_(chunks|order|repeats|schedules)|engine_damage|policy_auto"
 )
