@@ -24,24 +24,6 @@ def test_errors_are_those_of_finite_values():
     assert errors(array[3:], array[3:]) == (0.0, math.inf)
 
 
-def test_every_row_is_measured_and_sound():
-    waves = next(synthetic(4096))
-    rows = measure(waves, contestants(1), repeats=1)
-    names = [r.codec for r in rows]
-    assert names[0] == "numpy copy"
-    assert {"zfp:rate=8, 1-D", "mpc", "lossless", "szp:abs=1e-3", "szp:rel=1e-3", "int4"} <= set(names)
-    assert len(names) == len(set(names))
-    for r in rows:
-        assert r.sound, r
-        assert r.nbytes == 16384
-        assert r.encoded_nbytes > 0
-        assert min(r.encode, r.decode) > 0
-        assert (r.error == 0) == (r.family in ("lossless", "copy"))
-    zfp = next(r for r in rows if r.codec == "zfp:rate=8, 1-D")
-    assert zfp.ratio == pytest.approx(4, rel=0.1)
-    assert 0 < zfp.error < 1e-2
-
-
 def test_speeds_are_compared_with_the_rival():
     pytest.importorskip("zfpy")
     rows = {r.codec: r for r in measure(next(synthetic(4096)), contestants(1), repeats=1)}
@@ -88,6 +70,10 @@ def test_the_command_writes_what_it_is_asked_for(tmp_path):
     result = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
     assert result["versions"]["numpy"] == np.__version__
     assert len(result["rows"]) > 30
+    for row in result["rows"]:
+        assert row["sound"], row
+        assert min(row["encode"], row["decode"]) > 0
+        assert (row["error"] == 0) == (row["family"] in ("lossless", "copy")), row
     for name in ("zfp:rate=8, 1-D", "int8", "mpc"):
         row = next(row for row in result["rows"] if row["codec"] == name)
         assert f"{_speed(row['encode'])} / {_speed(row['decode'])}" in re.search(rf"\*\*{name}.*", text)[0]

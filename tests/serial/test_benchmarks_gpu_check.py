@@ -119,20 +119,20 @@ def test_all_parts_in_their_order(tmp_path, monkeypatch):
 
 @pytest.mark.exhaustive
 def test_parts_that_all_hang_end_in_time(tmp_path, monkeypatch):
+    """With all that they have started; what they have printed is kept."""
     assert sum(seconds for seconds, _ in gpu_check.PARTS.values()) <= gpu_check.BUDGET == 200
     tool = tmp_path / "tool"
-    tool.write_text(
-        f"#!{sys.executable}\nimport signal, time\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(99)\n"
-    )
+    tool.write_text("#!/bin/sh\ntrap '' TERM\necho begun\nsleep 99 &\nsleep 99\n")
     tool.chmod(0o755)
     monkeypatch.setattr(gpu_check, "python", lambda *words: [str(tool)])
     monkeypatch.setattr(gpu_check.shutil, "which", lambda name: str(tool))
     begin = time.monotonic()
-    chosen = "launch,tests,sanitizer"
-    status, rows = run(tmp_path / "check.jsonl", "--parts", chosen, "--seconds", "13")
-    assert time.monotonic() - begin < 14
+    chosen = "tests,sanitizer"
+    status, rows = run(tmp_path / "check.jsonl", "--parts", chosen, "--seconds", "10")
+    assert time.monotonic() - begin < 11
     assert status == 4
     assert {part for part, _ in rows} == {"machine", *chosen.split(",")}
+    assert {row["tail"] for row in rows.values() if row["status"] == "timeout"} == {"begun"}
 
 
 def test_the_last_that_is_printed_is_what_it_comes_to(tmp_path):
@@ -215,6 +215,7 @@ def test_warnings_of_others_fail_no_test_on_a_gpu(tmp_path):
     assert "1 passed, 2 warnings" in done.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
 def test_without_a_gpu_it_says_so_after_what_needs_none(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gpu_check, "use", lambda folder: None)
@@ -240,14 +241,6 @@ def test_no_time_left_is_said(tmp_path):
 
 def test_a_program_that_is_not_there_is_no_crash():
     assert gpu_check.execute(["no-such-program"], 5)[0] == 127
-
-
-@pytest.mark.exhaustive
-def test_what_takes_too_long_keeps_what_it_printed_and_leaves_nothing_behind():
-    code = "import os, time; print('begun', flush=True); os.fork(); time.sleep(60)"
-    status, tail = gpu_check.execute([sys.executable, "-c", code], 2)
-    assert status is None
-    assert tail == "begun"
 
 
 def test_every_codec_with_kernels_is_checked():

@@ -342,9 +342,3 @@ def test_functions_follow_from_the_table():
         functions = [f"MPI_{form}{suffix}" for form in operation.forms for suffix in ("", "_c")]
         functions += [f"mpi_{form}{suffix}" for form in (name, f"i{name}") for suffix in ("_", "_f08_")]
         assert [function for function in functions if not hasattr(library, function)] == []
-
-
-def test_a_path_that_is_no_program_is_said(tmp_path):
-    result = accelerated(tmp_path / "nothing")
-    assert result.returncode == 2
-    assert "does not exist" in result.stderr
