@@ -78,7 +78,7 @@ struct Call {
   Call(const Call&) = delete;
 
   static int check(int needs) {
-    if (driver.forked || (!driver.initialized && !(needs & no_init))) return not_initialized;
+    if (!driver.initialized && !(needs & no_init)) return not_initialized;
     if (thread().in_host_function && !thread().quiet) return not_permitted;
     if (needs & context) {
       if (!current()) return invalid_context;

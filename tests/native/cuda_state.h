@@ -193,7 +193,7 @@ class Driver {
  public:
   std::mutex mutex;
   std::condition_variable_any changed;
-  bool initialized = false, forked = false, eager = false;
+  bool initialized = false, eager = false;
   int n_devices = 0;
   std::vector<std::unique_ptr<Context>> contexts;  // the primary ones of all devices
   std::vector<std::shared_ptr<Stream>> active;  // streams, those without handles too

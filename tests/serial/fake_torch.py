@@ -56,9 +56,6 @@ class Stream(standin.Stream):
     def wait_event(self, event):
         self.wait(event)
 
-    def wait_stream(self, other):
-        self.wait(other.event())
-
     def __del__(self):
         if getattr(self, "ptr", 0) and self._returns:
             self._idle[self.device.index].append(self.ptr)

@@ -40,11 +40,6 @@ class Gpu(fake_torch.Gpu):
         """Wait for the caller's stream, and for nothing else."""
         self.device.current.synchronize()
 
-    @property
-    def n_launched(self):
-        """Operations in streams that have yet to run."""
-        return self.device.lib.standin_live(2)
-
     def copy_later(self, tensor):
         """A tensor's values on the host, once the caller's stream comes to this."""
         into = torch.empty(tensor.shape, dtype=tensor.dtype)
