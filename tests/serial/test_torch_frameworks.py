@@ -25,25 +25,28 @@ import compcoll.torch
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-backend, path = sys.argv[1:]
+*backends, path = sys.argv[1:]
+backend = backends[0]
 net = torch.nn.Sequential(torch.nn.Linear(200, 200), torch.nn.ReLU(), torch.nn.Linear(200, 1))
 x = torch.randn(64, 200)
 data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True) / 10)
 loss_of = torch.nn.functional.mse_loss
 
 def say(losses):
-    with open(path, "w") as file:
-        json.dump([losses, dist.get_backend(), dist.get_world_size(), str(compcoll.torch.report())], file)
+    with open(path, "a") as file:
+        found = losses, dist.get_backend(), dist.get_world_size(), str(compcoll.torch.report())
+        file.write(json.dumps(found) + "\\n")
 """
 
 LIGHTNING = """
+import copy
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.strategies import DDPStrategy
 
 class Model(LightningModule):
     def __init__(self):
         super().__init__()
-        self.net, self.losses = net, []
+        self.net, self.losses = copy.deepcopy(net), []
 
     def training_step(self, batch, number):
         loss = loss_of(self.net(batch[0]), batch[1])
@@ -53,14 +56,17 @@ class Model(LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
-model = Model()
-trainer = Trainer(
-    accelerator="cpu", devices=2, strategy=DDPStrategy(process_group_backend=backend), max_epochs=2,
-    logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-)
-trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=8))
-if trainer.is_global_zero:
-    say(model.losses)
+for backend in backends:
+    model = Model()
+    trainer = Trainer(
+        accelerator="cpu", devices=2, strategy=DDPStrategy(process_group_backend=backend), max_epochs=2,
+        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )
+    trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=8))
+    if trainer.is_global_zero:
+        say(model.losses)
+    if backend != backends[-1]:
+        dist.destroy_process_group()
 """
 
 ACCELERATE = """
@@ -124,19 +130,19 @@ def test_the_losses_of_gloo(tmp_path, marked, package, launcher, program):  # no
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     (tmp_path / "train.py").write_text(COMMON + program)
-    found = {}
-    for backend in ("gloo", "compcoll"):
-        path = tmp_path / f"{backend}.json"
+    path, backends = tmp_path / "said", ("gloo", "compcoll")
+    # Accelerate and DeepSpeed have one backend for a process.
+    for each in [backends] if package == "pytorch_lightning" else [[backend] for backend in backends]:
         done = subprocess.run(
-            [sys.executable, *launcher, "train.py", backend, path],
+            [sys.executable, *launcher, "train.py", *each, path],
             cwd=tmp_path,
             timeout=140,
             env={**marked, "COMPCOLL_CODEC": "lossless"},
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 0 or (backend == "gloo" and GLOO_ABORTS in done.stderr), done.stderr
-        found[backend] = json.loads(path.read_text())
+        assert done.returncode == 0 or (each == ["gloo"] and GLOO_ABORTS in done.stderr), done.stderr
+    found = dict(zip(backends, map(json.loads, path.read_text().splitlines()), strict=True))
     theirs, ours = found["gloo"][0], found["compcoll"][0]
     assert found["compcoll"][1:3] == ["compcoll", 2]
     assert re.search(r"Allreduce +lossless", found["compcoll"][3])
@@ -145,33 +151,48 @@ def test_the_losses_of_gloo(tmp_path, marked, package, launcher, program):  # no
 
 
 @pytest.mark.parametrize(
-    ("package", "launcher", "example"),
-    [
-        ("pytorch_lightning", (), "with_lightning.py"),
-        ("accelerate", TORCHRUN, "with_accelerate.py"),
-        ("deepspeed", TORCHRUN, "with_deepspeed.py"),
-    ],
+    ("package", "launcher"),
+    [("pytorch_lightning", ()), ("accelerate", TORCHRUN), ("deepspeed", TORCHRUN)],
     ids=["lightning", "accelerate", "deepspeed"],
 )
-def test_compression_beside_gloo(tmp_path, marked, package, launcher, example):  # noqa: F811
+def test_compression_beside_gloo(tmp_path, marked, package, launcher):  # noqa: F811
+    """The example's losses without a codec, of the same process where the framework can train twice."""
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    texts = {}
-    for codec in ("none", "bfp:bits=8"):
-        command = [sys.executable, *launcher, EXAMPLES / example, codec]
-        done = subprocess.run(command, cwd=tmp_path, timeout=140, env=marked, capture_output=True, text=True)
+    example, texts = EXAMPLES / f"with_{package.removeprefix('pytorch_')}.py", []
+    both = tmp_path / "both.py"
+    both.write_text(BOTH.format(folder=str(EXAMPLES), module=example.stem))
+    commands = [[both]] if package == "pytorch_lightning" else [[example, "none"], [example, "bfp:bits=8"]]
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, *launcher, *command],
+            cwd=tmp_path,
+            timeout=140,
+            env=marked,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0 or GLOO_ABORTS in done.stderr, done.stderr
-        texts[codec] = done.stdout
-    theirs, ours = ([float(x) for x in re.findall(r"loss (\S+)", text)] for text in texts.values())
-    assert len(theirs) == 4
-    assert ours == pytest.approx(theirs, rel=0.02)
-    assert 3 < float(re.search(r"(\S+) times fewer bytes", texts["bfp:bits=8"])[1]) < 4
+        texts.append(done.stdout)
+    losses = [float(x) for x in re.findall(r"loss (\S+)", "".join(texts))]
+    assert len(losses) == 8
+    assert losses[4:] == pytest.approx(losses[:4], rel=0.02)
+    assert 3 < float(re.search(r"(\S+) times fewer bytes", texts[-1])[1]) < 4
 
 
-LIGHTNING_CHECKPOINT = """
+#: An example without a codec, and with one.
+BOTH = """
+import sys
+sys.path.append({folder!r})
+import {module}
+{module}.main("none")
+{module}.main("bfp:bits=8")
+"""
+
+CALLBACK = """
 import torch
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.strategies import ModelParallelStrategy
+from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy
 from torch.distributed.fsdp import fully_shard
 from compcoll.torch import CompressedReduceScatter
 from compcoll.torch.lightning import CompressGradients
@@ -182,7 +203,7 @@ class Model(LightningModule):
         self.net = torch.nn.Linear(64, 64)
 
     def configure_model(self):
-        if STRATEGY != "ddp":
+        if not isinstance(self.trainer.strategy, DDPStrategy):
             fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
 
     def training_step(self, batch, number):
@@ -191,8 +212,7 @@ class Model(LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
-def trained(epochs, checkpoint=None):
-    strategy = "ddp" if STRATEGY == "ddp" else ModelParallelStrategy(2, 1)
+def trained(strategy, epochs, checkpoint=None):
     callback = CompressGradients({0: "bfp:bits=8", 3: "bfp:bits=4"})
     trainer = Trainer(
         accelerator="cpu", devices=2, strategy=strategy, max_epochs=epochs, callbacks=[callback],
@@ -200,46 +220,25 @@ def trained(epochs, checkpoint=None):
     )
     trainer.fit(Model(), torch.utils.data.DataLoader(torch.randn(32, 64), batch_size=8), ckpt_path=checkpoint)
     return trainer, callback
+
+trainer, first = trained("ddp", 1)
+trainer.save_checkpoint("one.ckpt")
+trainer, second = trained("ddp", 2, "one.ckpt")
+if trainer.is_global_zero:
+    print("steps", first.compressions[0].step, second.compressions[0].step, second.compressions[0].codec.spec)
+trainer, callback = trained(ModelParallelStrategy(2, 1), 1)
+if trainer.is_global_zero:
+    (only,) = callback.compressions
+    print("is for FSDP2:", isinstance(only, CompressedReduceScatter), only.wire_nbytes > 0)
 """
 
 
-def lightning(tmp_path, marked, strategy, program):  # noqa: F811
-    (tmp_path / "train.py").write_text(f"STRATEGY = {strategy!r}\n{LIGHTNING_CHECKPOINT}{program}")
+def test_a_callback_goes_on_from_its_checkpoint_and_takes_fsdp2(tmp_path, marked):  # noqa: F811
+    pytest.importorskip("pytorch_lightning")
+    (tmp_path / "train.py").write_text(CALLBACK)
     done = subprocess.run(
         [sys.executable, "train.py"], cwd=tmp_path, timeout=140, env=marked, capture_output=True, text=True
     )
     assert done.returncode == 0 or GLOO_ABORTS in done.stderr, done.stderr
-    return done.stdout
-
-
-def test_a_callback_goes_on_from_its_checkpoint(tmp_path, marked):  # noqa: F811
-    pytest.importorskip("pytorch_lightning")
-    text = lightning(
-        tmp_path,
-        marked,
-        "ddp",
-        """
-trainer, first = trained(1)
-trainer.save_checkpoint("one.ckpt")
-trainer, second = trained(2, "one.ckpt")
-if trainer.is_global_zero:
-    print("steps", first.compressions[0].step, second.compressions[0].step, second.compressions[0].codec.spec)
-""",
-    )
-    assert "steps 2 4 bfp:bits=4" in text
-
-
-def test_a_callback_with_fsdp2(tmp_path, marked):  # noqa: F811
-    pytest.importorskip("pytorch_lightning")
-    text = lightning(
-        tmp_path,
-        marked,
-        "fsdp2",
-        """
-trainer, callback = trained(1)
-if trainer.is_global_zero:
-    (only,) = callback.compressions
-    print("is for FSDP2:", isinstance(only, CompressedReduceScatter), only.wire_nbytes > 0)
-""",
-    )
-    assert "is for FSDP2: True True" in text
+    assert "steps 2 4 bfp:bits=4" in done.stdout
+    assert "is for FSDP2: True True" in done.stdout
