@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from test_conformance import batch, close, mesh_of, model, train
-from test_hooks import is_same, of_rank
+from test_hooks import Scaled, is_same, of_rank
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -213,23 +213,6 @@ def test_fsdp2_gradients_that_something_reads(gloo, agree, dtype):
     assert agree(torch.allclose(got, want, rtol=0, atol=1e-2 * want.abs().max()))
 
 
-def test_reduce_scatter_feeds_back(gloo, agree, place):
-    size, rank = dist.get_world_size(), dist.get_rank()
-    given = of_rank(7, 300 * size)
-
-    def error(feeds_back):
-        reduce = CompressedReduceScatter("int4", feeds_back=feeds_back, nodes=place[0])
-        out, total = torch.empty(300), torch.zeros(300)
-        for _ in range(20):
-            reduce(out, given, gloo, dist.ReduceOp.SUM)
-            total += out / size
-        return float((total / 20 - given[300 * rank : 300 * (rank + 1)]).abs().max())
-
-    kept = given.clone()
-    assert agree(error(True) < 0.5 * error(False))
-    assert agree(torch.equal(given, kept))
-
-
 @pytest.fixture
 def replicated(world):
     """Two replicas, each sharded over half of the ranks."""
@@ -262,21 +245,14 @@ def test_hsdp(gloo, agree, replicated, shards):
 def test_errors_stay_with_their_parameters(gloo, agree, replicated, kind):
     """Of two of one shape, steps use one or the other: FSDP2 reduces the gradients that there are."""
     truth = {"large": 1e4 * of_rank(7, 640), "small": of_rank(8, 640)}
-
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            for name in truth:
-                self.register_parameter(name, torch.nn.Parameter(torch.zeros(640)))
-
-        def forward(self, name):
-            return (getattr(self, name) * truth[name]).sum()
-
     if kind == "sharded":
-        net, options = Net(), {"reduce_scatter": "bfp:bits=8", "feeds_back": True}
+        net, options = Scaled(truth), {"reduce_scatter": "bfp:bits=8", "feeds_back": True}
         fully_shard(net, mesh=mesh_of(gloo))
     else:
-        net, options = Net(), {"all_reduce": "bfp:bits=8", "replicas": replicated.get_group("replicate")}
+        net, options = (
+            Scaled(truth),
+            {"all_reduce": "bfp:bits=8", "replicas": replicated.get_group("replicate")},
+        )
         fully_shard(net, mesh=replicated["shard"])
     (state,), *_ = compress_fsdp(net, **options).values()
     for name in ("small", "large") * 3:

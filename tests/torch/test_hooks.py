@@ -274,24 +274,27 @@ def test_a_resumed_training_equals_the_uninterrupted_one(gloo, agree, place, nam
     assert agree(all(map(torch.equal, second[0].parameters(), net.parameters())))
 
 
+class Scaled(torch.nn.Module):
+    """Parameters by name, each with the gradient that is given, where a pass has it."""
+
+    def __init__(self, gradients):
+        super().__init__()
+        self.gradients = gradients
+        for name, values in gradients.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.zeros_like(values)))
+
+    def forward(self, *names):
+        return sum((getattr(self, name) * self.gradients[name]).sum() for name in names)
+
+
 def test_errors_stay_with_their_parameters(gloo, agree, place):
     """Gradients of equal shapes change places in their bucket after the first step."""
     truth = {"large": 1e4 * of_rank(7, 500), "small": of_rank(8, 500)}
-
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            for name in truth:
-                self.register_parameter(name, torch.nn.Parameter(torch.zeros(500)))
-
-        def forward(self):  # the last one's gradient is ready first
-            return (self.large * truth["large"]).sum() + (self.small * truth["small"]).sum()
-
-    ddp = DDP(Net(), process_group=gloo)
+    ddp = DDP(Scaled(truth), process_group=gloo)
     compress_ddp(ddp, "bfp:bits=8", nodes=place[0])
     for _ in range(4):
         ddp.zero_grad()
-        ddp().backward()
+        ddp(*truth).backward()  # the last one's gradient is ready first
         for name, values in truth.items():
             grad = getattr(ddp.module, name).grad
             assert agree((grad - values).abs().max() < 0.05 * values.abs().max()), name
@@ -459,9 +462,9 @@ def test_stages_that_fail(world, agree, monkeypatch):
 LOSSY = ["bfp:bits=8", "int8", "bfp:bits=4", "fp8", "zfp:rate=8", "szp:rel=1e-3"]
 
 
-def mean_by(kind, codec, gloo, nodes):
+def mean_by(kind, codec, gloo, nodes, feeds_back=True):
     """A function that averages values of all ranks, this rank's part of them in a reduce-scatter."""
-    options = {"feeds_back": True, "nodes": nodes}
+    options = {"feeds_back": feeds_back, "nodes": nodes}
     if kind == "ddp":
         state = ErrorFeedback(codec, gloo, **options)
         return lambda mine: averaged(state, mine), state
@@ -473,12 +476,17 @@ def mean_by(kind, codec, gloo, nodes):
     def mean(mine):
         if kind == "all-reduce":
             state(got := mine.clone())
-        else:
-            got = torch.empty(mine.numel() // dist.get_world_size())
-            state(got, mine / dist.get_world_size(), gloo, dist.ReduceOp.SUM)
-        return got
+            return got
+        got = torch.empty(mine.numel() // dist.get_world_size())
+        state(got, mine, gloo, dist.ReduceOp.SUM)
+        return got / dist.get_world_size()
 
     return mean, state
+
+
+def part_of(values, kind):
+    """What a rank has of them, of all ranks in a reduce-scatter."""
+    return values.chunk(dist.get_world_size())[dist.get_rank()] if kind == "reduce-scatter" else values
 
 
 KINDS = [("ddp", codec) for codec in LOSSY]
@@ -496,26 +504,27 @@ def test_a_step_that_is_not_taken(gloo, agree, place, kind, codec, bad):
         mine = of_rank(rank + size * step, n)
         if step == 2 and rank == size - 1:
             mine[: n // 2 if bad == 1e7 else 1] *= bad
-        got, want = mean(mine), mean_by_gloo(gloo, mine)
-        want = want.chunk(size)[rank] if kind == "reduce-scatter" else want
+        got, want = mean(mine), part_of(mean_by_gloo(gloo, mine), kind)
         assert agree(step == 2 or abs(got.norm() / want.norm() - 1) < most), step
         if step == 2 and bad != 1e7 and kind == "ddp":
             assert agree(not state.state_dict()["errors"])  # on any rank
 
 
-def test_errors_of_zeros_wait(gloo, agree, place):
+@pytest.mark.parametrize("kind", ["ddp", "reduce-scatter"])
+def test_errors_of_zeros_wait(gloo, agree, place, kind):
     """Sparse gradients: what a block has lost is made up for when it has gradients again."""
-    truth = of_rank(5, 3000)
+    truth = of_rank(5, 1500 * dist.get_world_size())
+    kept = truth.clone()
 
     def error(feeds_back):
-        state, total = ErrorFeedback("int4", gloo, feeds_back=feeds_back, nodes=place[0]), 0
+        mean, total = mean_by(kind, "int4", gloo, place[0], feeds_back)[0], 0
         for _ in range(20):
-            total += averaged(state, truth)
-            total += (nothing := averaged(state, torch.zeros(3000)))
-            assert agree(not nothing.any())
-        return float((total / 20 - truth).abs().max())
+            total += mean(truth)
+            assert agree(not mean(torch.zeros_like(truth)).any())
+        return float((total / 20 - part_of(truth, kind)).abs().max())
 
     assert agree(error(True) < 0.25 * error(False))
+    assert agree(torch.equal(truth, kept))
 
 
 def test_forget(gloo, agree, place):
