@@ -1,8 +1,8 @@
-"""Device memory in vector collectives and messages, and in all that goes to an MPI that does not know it."""
+"""Device memory in messages, and in what goes to an MPI that does not know it."""
 
 import numpy as np
 import pytest
-from common import FORMS, complete, offsets, same, walk
+from common import FORMS, complete, same, walk
 from mpi4py import MPI
 
 import compcoll
@@ -16,40 +16,6 @@ def on(device, array):
     result = device.array(np.full_like(array, 7))
     device.fill_later(result, array)
     return result
-
-
-@pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("least", [0, 4000, 1 << 30])
-def test_alltoallv(comm, agree, device, spec, least):
-    """Some messages are compressed, some go to MPI, and this rank's own stays where it is."""
-    c = compcoll.Comm(comm, codec=spec, min_nbytes=least)
-    out = [400 + 900 * ((comm.rank + p) % 3) for p in range(comm.size)]
-    send, host = walk(comm.rank, sum(out)), np.full(sum(out), 7, "f4")
-    layout = (out, offsets(out))
-    c.Alltoallv([send, layout], [host, layout])
-    recv = on(device, np.full_like(host, 7))
-    c.Alltoallv([on(device, send), layout], [recv, layout])
-    assert agree(same(recv, host))
-    c.Alltoallv(MPI.IN_PLACE, [host := send.copy(), layout])
-    c.Alltoallv(MPI.IN_PLACE, [ours := on(device, send), layout])
-    assert agree(same(ours, host))
-
-
-@pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("least", [0, 4000, 1 << 30])
-def test_gatherv_and_scatterv(comm, agree, device, spec, least):
-    c = compcoll.Comm(comm, codec=spec, min_nbytes=least)
-    counts, root = [300 + 900 * (p % 3) for p in range(comm.size)], comm.size - 1
-    layout, mine = (counts, offsets(counts)), walk(comm.rank, counts[comm.rank])
-    whole = np.full(sum(counts), 7, "f4")
-    at_root = comm.rank == root
-    c.Gatherv(mine, [host := whole.copy(), layout] if at_root else None, root)
-    c.Gatherv(on(device, mine), [ours := on(device, whole), layout] if at_root else None, root)
-    assert agree(not at_root or same(ours, host))
-    c.Scatterv([host, layout] if at_root else None, part := np.zeros_like(mine), root)
-    source = on(device, host) if at_root else None
-    c.Scatterv([source, layout] if at_root else None, ours := on(device, np.zeros_like(mine)), root)
-    assert agree(same(ours, part))
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -100,62 +66,6 @@ def test_sendrecv_replace_and_probe(comm, agree, device):
         assert agree(same(into, expected))
 
 
-def test_small_collectives_go_through_the_host(comm, agree, device):
-    c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=1 << 30)
-    n, p = 50, comm.size
-    send = walk(comm.rank, n * p)
-    for name, mine, size in (
-        ("Alltoall", send, n * p),
-        ("Allgather", send[:n], n * p),
-        ("Allreduce", send, n * p),
-        ("Scan", send, n * p),
-        ("Reduce_scatter_block", send, n),
-    ):
-        getattr(comm, name)(mine, host := np.zeros(size, "f4"))
-        getattr(c, name)(on(device, mine), ours := on(device, np.zeros(size, "f4")))
-        assert agree(same(ours, host)), name
-        assert agree(not c.report.accelerated)
-    c.Bcast(ours := on(device, send), 0)
-    assert agree(same(ours, walk(0, n * p)))
-    for name in ("Allreduce", "Scan", "Exscan"):
-        host, ours = send.copy(), on(device, send)
-        getattr(comm, name)(MPI.IN_PLACE, host)
-        getattr(c, name)(MPI.IN_PLACE, ours)
-        assert agree(same(ours, host)), f"{name} in place"
-
-
-@pytest.mark.parametrize("form", ["{}", "I{}", "{}_init"])
-def test_neighbours_and_sends_of_their_own(comm, agree, device, form):
-    """What is MPI's alone goes through the host, in all forms."""
-    c = compcoll.Comm(comm, codec="lossless", min_nbytes=0)
-    ring = c.Create_cart([comm.size], [True])
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    send = walk(comm.rank, 3000)
-
-    def call(on: MPI.Comm, name: str, *args) -> None:
-        request = getattr(on, form.format(name.lower() if form[0] == "I" else name))(*args)
-        if form != "{}":
-            if form != "I{}":
-                request.Start()
-            request.Wait()
-
-    if form != "{}_init" or MPI.Get_version() >= (4, 0):
-        mine = np.tile(walk(comm.rank, 3000), 2)
-        call(ring, "Neighbor_alltoall", on(device, mine), ours := on(device, np.zeros_like(mine)))
-        want = np.concatenate([walk(left, 3000), walk(right, 3000)])
-        assert agree(same(ours, want))
-        call(ring, "Neighbor_allgather", on(device, send), ours := on(device, np.zeros_like(mine)))
-        assert agree(same(ours, want))
-    MPI.Attach_buffer(bytearray(send.nbytes + MPI.BSEND_OVERHEAD))
-    for name in ("Bsend", "Rsend"):
-        got = c.Irecv(into := on(device, np.zeros_like(send)), left, 3)
-        c.Barrier()
-        call(c, name, on(device, send), right, 3)
-        got.Wait()
-        assert agree(same(into, walk(left, 3000)))
-    MPI.Detach_buffer()
-
-
 def test_a_derived_type_is_packed_on_the_host(comm, agree, device):
     c = compcoll.Comm(comm, codec="lossless", min_nbytes=0)
     strided = MPI.FLOAT.Create_vector(700, 1, 2).Commit()
@@ -166,40 +76,6 @@ def test_a_derived_type_is_packed_on_the_host(comm, agree, device):
     c.Bcast([ours, 1, strided], 0)
     strided.Free()
     assert agree(same(ours, host))
-
-
-@pytest.mark.parametrize("least", [0, 1 << 30])
-@pytest.mark.parametrize("persistent", [False, True])
-def test_calls_that_return_early_go_through_the_host(comm, agree, device, least, persistent):
-    """What was received is in the device's memory when the request has been waited for."""
-    c, n = compcoll.Comm(comm, codec="lossless", min_nbytes=least), 10 * comm.size
-    strided = MPI.FLOAT.Create_vector(n, 1, 2).Commit()
-    for name in ("Alltoall", "Bcast", "Allreduce", "Alltoallv"):
-        send = walk(comm.rank, 2 * n)
-        host, ours = np.zeros(2 * n, "f4"), on(device, np.zeros(2 * n, "f4"))
-        there, rows = on(device, send), [10] * comm.size
-
-        def arguments(mine, into, name=name, rows=rows):
-            if name == "Bcast":
-                return ([mine if comm.rank == 0 else into, 1, strided],)
-            if name == "Alltoallv":
-                return [mine, rows, None, MPI.FLOAT], [into, rows, None, MPI.FLOAT]
-            return [mine, n if name == "Allreduce" else 10, MPI.FLOAT], [
-                into,
-                n if name == "Allreduce" else 10,
-                MPI.FLOAT,
-            ]
-
-        getattr(comm, name)(*arguments(send, host))
-        if persistent:
-            request = getattr(c, f"{name}_init")(*arguments(there, ours))
-            request.Start()
-            request.Wait()
-            request.Free()
-        else:
-            getattr(c, f"I{name.lower()}")(*arguments(there, ours)).Wait()
-        assert agree(np.allclose(np.asarray(ours), host, rtol=1e-6, atol=1e-5)), name
-    strided.Free()
 
 
 def test_mpi_that_takes_device_memory_gets_it(comm, agree, device, monkeypatch):
