@@ -82,6 +82,8 @@ def flip(folder: Path, comm: MPI.Intracomm, case: dict, most: int | None = None,
         found = outcome(ours, comm)
         faulthandler.cancel_dump_traceback_later()
         if comm.rank == 0:
+            if "local" in path.parts[-3] and path.read_bytes() != before[path]:
+                found = "not written anew"
             path.write_bytes(before[path])
             if found not in FINE:
                 print(f"bit {bit} of {path}: {found}", flush=True)
