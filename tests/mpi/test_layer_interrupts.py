@@ -17,37 +17,17 @@ N = 20_000
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
 
 
-def press(*after: float) -> list[Timer]:
-    """Interrupt this process so many seconds from now."""
-    timers = [Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)) for seconds in after]
-    for timer in timers:
-        timer.start()
-    return timers
+def press(after: float, number: int = signal.SIGINT) -> Timer:
+    """Send this process a signal so many seconds from now."""
+    timer = Timer(after, os.kill, (os.getpid(), number))
+    timer.start()
+    return timer
 
 
 CALLS = {
     "Bcast": lambda c, a: c.Bcast(a, 0),
     "message": lambda c, a: [c.Send(a, r) for r in range(1, c.size)] if c.rank == 0 else c.Recv(a, 0),
 }
-
-
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_the_first_waits_for_the_end_of_the_call(comm, agree, call):
-    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
-    got = data(N, "f4", comm.rank)
-    comm.Barrier()
-    if comm.rank == 0:
-        time.sleep(0.4)
-        call(ours, got)
-    else:
-        timers = press(0.1)
-        with pytest.raises(KeyboardInterrupt):
-            call(ours, got)
-        timers[0].join()
-    assert agree(bits(got) == bits(data(N, "f4", 0)))
-    got[:] = comm.rank
-    ours.Bcast(got)
-    assert agree((got == 0).all())
 
 
 class Late(Exception):
@@ -69,19 +49,23 @@ def alarm():
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_any_handler_may_raise_and_does_so_out_of_the_call(comm, agree, alarm, call):
+@pytest.mark.parametrize(("call", "raised"), [("Bcast", KeyboardInterrupt), ("message", Late)])
+def test_what_a_handler_raises_comes_out_of_the_call_at_its_end(comm, agree, alarm, call, raised):
     ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     got = data(N, "f4", comm.rank)
     comm.Barrier()
     if comm.rank == 0:
         time.sleep(0.4)
-        call(ours, got)
+        CALLS[call](ours, got)
     else:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(Late):
-            call(ours, got)
+        timer = press(0.1, signal.SIGALRM if raised is Late else signal.SIGINT)
+        with pytest.raises(raised):
+            CALLS[call](ours, got)
+        timer.join()
     assert agree(bits(got) == bits(data(N, "f4", 0)))
+    got[:] = comm.rank
+    ours.Bcast(got)
+    assert agree((got == 0).all())
 
 
 def test_another_thread_raises_nothing(comm, agree):
@@ -105,10 +89,10 @@ def test_another_thread_raises_nothing(comm, agree):
         time.sleep(0.5)
         ours.Bcast(got)
     else:
-        timers = press(0.1)
+        timer = press(0.1)
         with pytest.raises(KeyboardInterrupt):
             ours.Bcast(got)
-        timers[0].join()
+        timer.join()
     worker.join()
     assert agree(not errors)
     ours.Free()
@@ -209,19 +193,3 @@ def test_an_interrupt_anywhere_in_a_first_call_leaves_it_made_or_not_begun(comm,
     assert agree(came == len(alarm) and (came > 0 or comm.rank != last))
     comm.Barrier()
     ours.Free()
-
-
-def test_what_a_handler_raises_comes_out_of_the_receive_that_waited(comm, agree, alarm):
-    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
-    got = np.zeros(N, "f4")
-    comm.Barrier()
-    if comm.rank == 0:
-        time.sleep(0.4)
-        ours.Send(data(N, "f4", 0), 1, 5)
-    elif comm.rank == 1:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(Late):
-            ours.Recv(got, 0, 5)
-    assert agree(comm.rank != 1 or bits(got) == bits(data(N, "f4", 0)))
-    ours.Bcast(got, 1)
-    assert agree(bits(got) == bits(data(N, "f4", 0)))
