@@ -100,38 +100,6 @@ def test_null_and_unadopted(comm, agree):
     assert agree(ours.Get_name() == comm.Get_name())
 
 
-def test_the_rest_is_mpis(comm, ours, agree):
-    """Objects, scans, windows, persistent requests, neighbours."""
-    ours.Barrier()
-    assert agree(ours.allreduce(comm.rank) == sum(range(comm.size)))
-    assert agree(ours.bcast({"a": comm.rank}) == {"a": 0})
-    assert agree(ours.allgather(comm.rank) == list(range(comm.size)))
-    got = data(N, "f4", 0)
-    total, want = np.zeros((2, N), "i4")
-    mine = data(N, "i4", comm.rank)
-    ours.Scan(mine, total)
-    comm.Scan(mine, want)
-    assert agree(bits(total) == bits(want))
-    window = MPI.Win.Create(got, 4, comm=ours)
-    fetched = np.zeros(N, "f4")
-    window.Fence()
-    window.Get(fetched, (comm.rank + 1) % comm.size)
-    window.Fence()
-    assert agree(bits(fetched) == bits(got))
-    window.Free()
-    if MPI.Get_version() >= (4, 0):
-        request = ours.Scan_init(mine, total)
-        request.Start()
-        request.Wait()
-        request.Free()
-    ring = ours.Create_cart([comm.size], [True])
-    near = np.zeros((2, N), "f4")
-    ring.Neighbor_allgather(mine.astype("f4"), near)
-    assert agree(bits(near[0]) == bits(data(N, "i4", (comm.rank - 1) % comm.size).astype("f4")))
-    ring.Free()
-    assert agree(ours.report.op != "Neighbor_allgather")
-
-
 def test_intercommunicator(comm, ours, agree):
     if comm.size == 1:
         pytest.skip("needs two ranks")
