@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """What is there before the first test stays to the end, and no collection of garbage looks at it again."""
+    """What is there before the first test stays, and no collection of garbage looks at it again."""
     gc.collect()
     gc.freeze()
 

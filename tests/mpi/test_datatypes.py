@@ -175,13 +175,3 @@ def test_what_cannot_be_written_to(comm, ours, agree):
         with pytest.raises((BufferError, compcoll.FrameError, RuntimeError)):
             lossy.Bcast([got, 1, vector], 0)
     vector.Free()
-
-
-def test_types_of_which_some_part_is_empty(comm, ours, agree):
-    """What has no values does not count: else one end of a message would compress it and the other not."""
-    odd = MPI.Datatype.Create_struct([N, 0], [0, 8], [MPI.FLOAT, MPI.INT]).Commit()
-    got = data(N, "f4", comm.rank)
-    ours.Bcast([got, 1, odd] if comm.rank % 2 else got, 0)
-    assert agree(bits(got) == bits(data(N, "f4", 0)))
-    assert ours.report.accelerated == (comm.size > 1)
-    odd.Free()

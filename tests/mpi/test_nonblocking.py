@@ -1,7 +1,6 @@
 """Nonblocking collectives against MPI's own."""
 
 import time
-from threading import Thread
 from weakref import ref
 
 import numpy as np
@@ -10,7 +9,6 @@ from common import bits, data, fails, offsets
 from mpi4py import MPI
 
 import compcoll
-from compcoll import Policy, Rule
 
 N = 30_011
 
@@ -23,23 +21,6 @@ def near(got: np.ndarray, want: np.ndarray, size: int) -> bool:
 @pytest.fixture
 def ours(comm):
     return compcoll.Comm(comm, codec="lossless", min_nbytes=0)
-
-
-def test_many_at_once_and_out_of_order(comm, ours, agree):
-    """Requests complete in whatever order they are waited for, blocking calls between them."""
-    size, rank = comm.size, comm.rank
-    sends = [data(N * size, "f4", 100 * i + rank) for i in range(8)]
-    got, want = np.zeros((2, 8, N * size), "f4")
-    requests = [ours.Ialltoall(send, recv) for send, recv in zip(sends, got, strict=True)]
-    blocking, theirs = data(N, "f4", 7), data(N, "f4", 7)
-    ours.Bcast(blocking)
-    comm.Bcast(theirs)
-    for i in range(8):
-        comm.Alltoall(sends[i], want[i])
-    for i in (5, 1, 7):
-        requests[i].Wait()
-    MPI.Request.Waitall(requests)
-    assert agree(bits(got) == bits(want) and bits(blocking) == bits(theirs))
 
 
 def test_moves_on_while_nobody_waits(comm, ours, agree):
@@ -102,19 +83,6 @@ def test_what_goes_to_mpi(comm, agree):
     assert not ours.report.accelerated
 
 
-def test_a_rule_for_an_algorithm_holds(comm, agree):
-    for algorithm in ("ring", "direct"):
-        policy = Policy("lossless", min_nbytes=0, rules=(Rule(algorithm=algorithm, chunk_nbytes=4096),))
-        ours = compcoll.Comm(comm, policy=policy)
-        got, want = np.zeros((2, N), "f8")
-        mine = data(N, "f8", comm.rank)
-        ours.Iallreduce(mine, got).Wait()
-        comm.Allreduce(mine, want)
-        assert agree(near(got, want, comm.size))
-        if comm.size > 1:
-            assert ours.report.algorithm.split()[-1] == algorithm  # "two_level ring" between nodes
-
-
 def test_a_strict_communicator_says_what_fell_back(comm, agree):
     ours = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=0, strict=True)
     if comm.size == 1:
@@ -124,24 +92,6 @@ def test_a_strict_communicator_says_what_fell_back(comm, agree):
     with fails("FALLBACK", "zfp:rate=8 cannot carry"):
         request.Wait()
     assert agree(np.isnan(got).all())
-
-
-def test_requests_from_several_threads(comm, ours, agree):
-    """Threads wait for requests of their own; the calls are begun in one order."""
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        pytest.skip("MPI lets one thread call it")
-    size = comm.size
-    sends = [data(N * size, "f4", 10 * i + comm.rank) for i in range(4)]
-    got, want = np.zeros((2, 4, N * size), "f4")
-    requests = [ours.Ialltoall(send, recv) for send, recv in zip(sends, got, strict=True)]
-    threads = [Thread(target=request.Wait) for request in requests]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for i in range(4):
-        comm.Alltoall(sends[i], want[i])
-    assert agree(bits(got) == bits(want))
 
 
 def are_gone(arrays, ours) -> bool:

@@ -157,49 +157,6 @@ def test_messages_give_what_mpi4py_gives(comm, ours, agree, name):
         assert alike(ours.recv(None, rank - 1, 3), want)
 
 
-def receive(ours, how: str):
-    status = MPI.Status()
-    if how == "irecv":
-        return ours.irecv(1 << 20, 0, 5).wait(status)
-    if how == "test":
-        request = ours.irecv(1 << 20, 0, 5)
-        while not (done := request.test())[0]:
-            pass
-        return done[1]
-    if how == "waitall":
-        return MPI.Request.waitall([ours.irecv(1 << 20, 0, 5)])[0]
-    if how == "mprobe":
-        return ours.mprobe(0, 5, status).recv()
-    if how == "improbe":
-        while (message := ours.improbe()) is None:
-            pass
-        return message.irecv().wait()
-    if how == "Probe":  # which opens what may be a compressed message
-        ours.Probe(0, 5, status)
-        return ours.recv()
-    if how == "iprobe":
-        while not ours.iprobe(0, 5, status):
-            pass
-        return ours.recv(source=status.source, tag=status.tag)
-    ours.Probe(0, 5, status)
-    raw = bytearray(status.Get_count(MPI.BYTE))
-    ours.Recv([raw, MPI.BYTE], 0, 5)
-    return pickle.loads(raw)
-
-
-@needs_two
-@pytest.mark.parametrize("how", ["irecv", "test", "waitall", "mprobe", "improbe", "Probe", "iprobe", "bytes"])
-def test_every_receive_understands(comm, ours, agree, how):
-    make, ok = OBJECTS["nested"], True
-    if comm.rank == 0:
-        ours.send(make(1), 1, 5)
-        ours.isend(make(1), 1, 5).wait()
-        MPI.Intracomm(ours).send(make(1), 1, 5)
-    elif comm.rank == 1:
-        ok = all(alike(receive(ours, how), copied(make(1))) for _ in range(3))
-    assert agree(ok)
-
-
 @needs_two
 def test_messages_of_many_kinds_keep_their_order(comm, ours, agree):
     kinds = [OBJECTS[name] for name in ("array", "small", "nested", "class", "nothing", "table")]
