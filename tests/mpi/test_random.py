@@ -43,7 +43,7 @@ def test_programs_with_memory_of_gpus(comm, device, capfd, monkeypatch):
         pytest.skip("tried on up to 3 ranks of MPICH")
     prepare_auto(monkeypatch)
     with capfd.disabled():
-        assert check_programs(comm, 5, range(60), devices=Devices(comm.rank)) == []
+        assert check_programs(comm, 5, range(40), devices=Devices(comm.rank)) == []
 
 
 def test_lossy_sequences_stay_replicas(comm, agree):
