@@ -37,3 +37,17 @@ def test_ci_begins_with_the_commands_of_the_readme():
     before = text[: text.index(f"step {commands[0]}")]
     assert re.findall(r"export (\w+)", before) == ["PYTHON"]  # where python3 is not new enough
     assert 'if [ "$python" != python3 ]; then export PYTHON' in before
+
+
+def test_each_promise_has_tests():
+    """CONTRIBUTING.md names some for each promise of README.md and each section of the sharp bits."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    promises = re.findall(r"^(\d\. )\*\*(.*)\.\*\*", (ROOT / "README.md").read_text(), re.MULTILINE)
+    sharp = (ROOT / "docs/sharp-bits.md").read_text()
+    sections = re.findall(r"^(?:### |## (?=What a layer))(.*)$", sharp, re.MULTILINE)
+    assert (len(promises), len(sections)) > (8, 20)
+    for name in [*map("".join, promises), *sections]:
+        row = re.search(rf"^\| {re.escape(name)} \| (.*) \|$", page, re.MULTILINE)
+        assert row is not None, name
+        for file, _, test in (cell.partition("::") for cell in re.findall(r"`([\w/]+\.py\S*)`", row[1])):
+            assert f"def {test}(" in (ROOT / "tests" / file).read_text() or not test, test
