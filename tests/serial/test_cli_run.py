@@ -159,7 +159,7 @@ def test_modules_packages_and_folders(tmp_path, where):
         ("import os\nif line.rank == 1: os.kill(os.getpid(), 9)\nline.Barrier()", None, ""),
     ],
 )
-@pytest.mark.exhaustive(but=2)
+@pytest.mark.exhaustive(but=1)
 def test_how_a_program_fails(program, text, status, says):
     result = run(*RUN, "-n", 2, program(text))
     assert result.returncode == status or (status is None and result.returncode), result.stderr
@@ -205,6 +205,7 @@ def test_policy_from_a_file_and_quiet(program, tmp_path):
     assert "compcoll:" not in result.stderr
 
 
+@pytest.mark.exhaustive
 def test_calls_are_left_to_mpi_by_name(program):
     result = run(*RUN, "-n", 2, "--codec", "none", program(""))
     assert summary(result.stderr)[1] == 0
@@ -261,6 +262,7 @@ def test_without_an_mpi_library(program, tmp_path):
     assert len(result.stderr.splitlines()) < 12
 
 
+@pytest.mark.exhaustive
 def test_other_ranks_than_those_of_the_launcher_are_an_error(program):
     result = started(2, *RUN[1:], "-n", 3, program("say('started')"))
     assert (result.returncode, result.stdout) == (1, "")

@@ -220,6 +220,7 @@ def test_what_all_ranks_fail_ends_nothing(ranks):
     assert sum("_ test_first on rank" in line for line in lines) == 2
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_fails_without_the_program_in_front(ranks):
     lines, status, seconds = ranks("mpich", 2, "raises mpi", by_hand=True)
     assert status not in (0, 60), lines

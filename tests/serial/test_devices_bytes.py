@@ -91,6 +91,7 @@ def test_bytes_are_those_of_the_host(cupy, large, spec, dtype):
 
 
 @pytest.mark.parametrize(("dtype", "dim"), SMOOTH, ids=str)
+@pytest.mark.exhaustive(but=8)
 def test_smooth_data_of_any_type(cupy, dtype, dim):
     """Arrays that MPC is made for, of sizes around those of words, groups and tiles."""
     for n in (64, 1025, 5001):

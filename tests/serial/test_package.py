@@ -163,6 +163,7 @@ def test_what_is_installed_is_found_in_a_clone_and_beside_it(clone, where):
     assert line.split() == [str(home / "__init__.py"), str(home / "frame.py")]
 
 
+@pytest.mark.exhaustive
 def test_the_command_runs_in_a_clone(clone):
     """Where ``python -m compcoll`` finds the clone first."""
     (clone / "program.py").write_text("import compcoll.comm; print(compcoll.comm.__file__)")

@@ -175,6 +175,7 @@ def test_statuses(build, mpi):
         assert (result.stdout, result.returncode) == expected, result.stderr
 
 
+@pytest.mark.exhaustive
 def test_mpi_ends_after_a_request_was_freed(build):
     program = build("freed.c", C_COMPILERS["mpich"][0])
     result = accelerated("-q", program, MPIR_CVAR_FINALIZE_WAIT="1")
@@ -267,6 +268,7 @@ def test_a_wrapped_program_is_the_jobs(build):
     assert calls_accelerated(result) == 8
 
 
+@pytest.mark.exhaustive
 def test_other_preloads_stay(build):
     program = build("jobs.c", C_COMPILERS["mpich"][0])
     command = [program, "one", "sh", "-c", 'echo "$LD_PRELOAD"']
@@ -299,6 +301,7 @@ DIFFERING = {
 
 
 @pytest.mark.parametrize(("first", "ours", "theirs", "says"), DIFFERING.values(), ids=DIFFERING)
+@pytest.mark.exhaustive(but=1)
 def test_ranks_in_c_and_in_python_that_do_not_begin(jobs, first, ours, theirs, says):
     programs, mpiexec, _ = jobs("mpich")
     second = "Python" if first == "C" else "C"
@@ -321,7 +324,7 @@ def test_fortran_on_open_mpi(build, interface):
 
 
 @pytest.mark.parametrize("mistake", ["truncated", "root", "returns", "type"])
-@pytest.mark.exhaustive(but=2)
+@pytest.mark.exhaustive(but=1)
 def test_a_faulty_program_ends_as_without(build, mistake):
     compiler, mpiexec = C_COMPILERS["mpich"]
     program = build("faulty.c", compiler)

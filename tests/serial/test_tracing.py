@@ -339,6 +339,7 @@ except (OSError, compcoll.PolicyError) as error:
     assert said == [variable, f"rank 1 raised FileNotFoundError: {variable}"]
 
 
+@pytest.mark.exhaustive
 def test_a_program_in_c(tmp_path):
     source = Path(__file__).parents[2] / "examples" / "transpose.c"
     mpicc = Path(sys.executable).with_name("mpicc")
