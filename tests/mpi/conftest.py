@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """What is there before the first test stays, and no collection of garbage looks at it again."""
+    """Keep what is there before the first test out of all collections of garbage."""
     gc.collect()
     gc.freeze()
 

@@ -25,7 +25,7 @@ def new_process():
 
 @pytest.fixture(autouse=True)
 def forget(monkeypatch):
-    """What each test finds, and what counts as large: messages of N values."""
+    """State that each test finds: messages of N values count as large."""
     monkeypatch.setattr(trial, "LARGE_NBYTES", 4 * N)
     new_process()
     yield

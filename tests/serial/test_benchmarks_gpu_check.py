@@ -119,7 +119,7 @@ def test_all_parts_in_their_order(tmp_path, monkeypatch):
 
 @pytest.mark.exhaustive
 def test_parts_that_all_hang_end_in_time(tmp_path, monkeypatch):
-    """With all that they have started; what they have printed is kept."""
+    """Parts end with all that they have started; what they have printed is kept."""
     assert sum(seconds for seconds, _ in gpu_check.PARTS.values()) <= gpu_check.BUDGET == 200
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\ntrap '' TERM\necho begun\nsleep 99 &\nsleep 99\n")

@@ -109,7 +109,7 @@ def test_the_losses_of_gloo_on_two_nodes(launch):
 
 
 def test_a_killed_rank_a_restart_and_an_exception(launch):
-    """Of one node of two ranks; the exception is the root cause in torchrun's report."""
+    """One node of two ranks: the exception is the root cause in torchrun's report."""
     process = launch(["--standalone", "--nproc-per-node", 2, "--max-restarts", 1], FAIL)
     said = said_by(process)
     assert process.returncode

@@ -85,7 +85,7 @@ class Suite:
         self.names = self.comm.bcast(names)
 
     def run(self):
-        """Of each test how it ended with gloo, and where that passes it, with this backend."""
+        """Outcome of each test with gloo and, where that passes it, with this backend."""
         found, until = {}, time.monotonic() + self.args.seconds
         for name in self.names:
             if self.comm.bcast(time.monotonic() > until):

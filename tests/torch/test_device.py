@@ -44,7 +44,7 @@ def on_host(how, n, dtype, given, **more):
 
 
 def on_device(gpu, how, n, dtype, given, **more):
-    """The same on the device, read in the order of the caller's stream."""
+    """Results on the device, read in the order of the caller's stream."""
     case = Case(n, dtype, gpu.tensor, dist.get_rank(), dist.get_world_size(), given=given)
     how(case, **more)
     kept = [gpu.copy_later(x) for x in case.made]

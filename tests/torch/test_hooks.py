@@ -485,7 +485,7 @@ def mean_by(kind, codec, gloo, nodes, feeds_back=True):
 
 
 def part_of(values, kind):
-    """What a rank has of them, of all ranks in a reduce-scatter."""
+    """Part of the values that a rank has, of all ranks in a reduce-scatter."""
     return values.chunk(dist.get_world_size())[dist.get_rank()] if kind == "reduce-scatter" else values
 
 

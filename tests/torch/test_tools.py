@@ -152,7 +152,7 @@ def every_operation(group, size, rank):
     dist.barrier(group)
 
 
-#: Of the calls above, and of messages.
+#: Names of the calls above, and of messages.
 ENTRIES = """
     allreduce broadcast reduce allgather all_gather_single gather scatter
     reduce_scatter reduce_scatter_single all_to_all_single barrier send recv
