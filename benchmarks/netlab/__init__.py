@@ -4,6 +4,7 @@ From the command line, as root on Linux with iproute2 and MPICH (``pip install m
 
     python -m benchmarks.netlab --hosts 4 --gbit 1 -- python -m benchmarks.osu alltoall --codec lossless
     python -m benchmarks.netlab --hosts 2 --ranks-per-host 4 --count -- python program.py
+    python -m benchmarks.netlab --hosts 2 --gbit 5 --shared-cores -- python -m benchmarks.osu alltoall
     python -m benchmarks.netlab --hosts 2 --gbit 0.1 --measure
     python -m benchmarks.netlab --hosts 2 --down 1@3 --timeout 60 -- python program.py
 
@@ -21,6 +22,10 @@ themselves and not with those of other hosts, and ``/dev/shm`` goes with the lab
 cores with the machine: links are honest, compute is not. MPI waits by spinning, so more ranks than cores
 make everything slower. Times are those of the links only as long as the processors keep up;
 `Lab.measure` tells.
+
+A host has cores of its own by default, on a small machine a single one, so that its ranks have no spare
+core as those of real nodes have. ``--shared-cores`` gives all hosts all cores. Times of the two must never be
+compared with each other.
 
 ``--count`` prints the bytes through each host's port, `port_bytes` returns them in a rank.
 

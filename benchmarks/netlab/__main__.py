@@ -34,6 +34,8 @@ class Drop(click.ParamType):
 @click.option("--gbit", default=1.0, help="Gb/s of every link in each direction; 0 for unshaped.")
 @click.option("--mtu", default=9000, help="Bytes of a packet.")
 @click.option("--burst", type=int, help="Bytes that may pass at once. [default: 72 KiB per Gb/s]")
+@click.option("--cores-per-host", type=int, help="Cores of each host. [default: the machine's, shared out]")
+@click.option("--shared-cores", is_flag=True, help="Give all hosts the same cores, by default all.")
 @click.option("--down", type=Drop(), multiple=True, help="Drop a host's link so long after the start.")
 @click.option("--timeout", type=float, help="Kill the program after so many seconds, with status 124.")
 @click.option("--measure", is_flag=True, help="Measure every link first.")
@@ -41,12 +43,35 @@ class Drop(click.ParamType):
 @click.option("--open-mpi", is_flag=True, help="Start ranks by Open MPI's mpiexec, not MPICH's.")
 @click.option("--verbose", is_flag=True, help="Show the commands that are run.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- [MPIEXEC OPTIONS] PROGRAM ...")
-def main(hosts, ppn, gbit, mtu, burst, down, timeout, measure, count, open_mpi, verbose, argv) -> None:
+def main(
+    hosts,
+    ppn,
+    gbit,
+    mtu,
+    burst,
+    cores_per_host,
+    shared_cores,
+    down,
+    timeout,
+    measure,
+    count,
+    open_mpi,
+    verbose,
+    argv,
+) -> None:
     """Run an MPI program on a cluster of network namespaces on this machine."""
     if not argv and not measure:
         raise click.UsageError("no program: give one after --, or --measure")
     try:
-        lab = Lab(hosts, gbit, mtu=mtu, burst=burst, verbose=verbose)
+        lab = Lab(
+            hosts,
+            gbit,
+            mtu=mtu,
+            burst=burst,
+            cores_per_host=cores_per_host,
+            shared_cores=shared_cores,
+            verbose=verbose,
+        )
         with lab:
             if measure:
                 show_links(lab)

@@ -54,6 +54,11 @@ class Lab:
     burst : int, optional
         Bytes that may pass faster than the rate after a pause; by default one packet of 64 KiB, and as
         much more as the rate is above 1 Gb/s.
+    cores_per_host : int, optional
+        Cores that each host has; by default the machine's, shared out, and at least one.
+    shared_cores : bool
+        Whether all hosts have the same cores, all of the machine's where ``cores_per_host`` does not say how
+        many: idle cores of one host are then there for the other, as spare cores of real nodes are.
     verbose : bool
         Show the commands on standard error.
 
@@ -73,6 +78,8 @@ class Lab:
         *,
         mtu: int = 9000,
         burst: int | None = None,
+        cores_per_host: int | None = None,
+        shared_cores: bool = False,
         verbose: bool = False,
     ):
         if not 1 <= hosts <= _MAX_HOSTS:
@@ -83,7 +90,14 @@ class Lab:
             raise ValueError(f"an MTU of {mtu} bytes is not between 1280 and 65535")
         if burst is not None and burst < mtu + 14:
             raise ValueError(f"a burst of {burst} bytes holds no packet of {mtu} bytes and its header")
+        here = len(os.sched_getaffinity(0))
+        needed = (cores_per_host or 0) * (1 if shared_cores else hosts)
+        if cores_per_host is not None and (cores_per_host < 1 or needed > here):
+            whose = "for all hosts" if shared_cores else f"for each of {hosts} hosts"
+            raise ValueError(f"{cores_per_host} cores {whose}: this process may use {here}")
         self.hosts = hosts
+        self.cores_per_host = cores_per_host
+        self.shared_cores = shared_cores
         self.gbit = gbit
         self.mtu = mtu
         self.burst = burst or int(_ONE_PACKET * max(1.0, gbit))

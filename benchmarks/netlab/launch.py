@@ -23,15 +23,14 @@ __all__ = ["OPEN_MPI", "find_mpiexec", "run"]
 OPEN_MPI = "mpiexec.openmpi"
 
 #: Called as ``ssh [options] ADDRESS COMMAND...``; like ssh it has a shell read the joined words.
-#: Every host has cores of its own, so that a rank finds no idle ones that are another host's.
+#: A rank sees the cores of its host alone, so that it finds no idle ones that are another host's.
 #: ``ip netns exec`` comes last: it mounts the host's ``/sys``, where UCX looks for interfaces.
 _LAUNCHER = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 host=${{1##*.}}
 shift
-first=$((host * {each} % {cores}))
 holder=$(echo {holders} | cut -d' ' -f$((host + 1)))
-set -- taskset -c $first-$((first + {each} - 1)) sh -c "$*"
+set -- taskset -c $(echo {cores} | cut -d' ' -f$((host + 1))) sh -c "$*"
 exec nsenter --target $holder --ipc --uts --mount --wd="$PWD" ip netns exec {lab}.$host "$@"
 """
 #: One wire between hosts, the shaped one; shared memory inside them, where UCX finds one IPC namespace.
@@ -129,7 +128,7 @@ def _command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -> list[st
     command += ["-hosts", hosts, "-ppn", str(ppn)]
     for name, value in _TRANSPORT.items():
         command += ["-genv", name, value]
-    if ppn > _cores_per_host(lab):
+    if lab.hosts * ppn > len(set().union(*_cores_of_hosts(lab))):
         command += ["-genv", "MPIR_CVAR_POLLS_BEFORE_YIELD", "1"]  # a rank that waits is in another's way
     if argv[0] not in ("-n", "-np"):
         command += ["-n", str(lab.hosts * ppn)]
@@ -149,14 +148,18 @@ def _open_mpi_command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -
 
 def _write_launcher(lab: Lab, folder: Path) -> Path:
     path = folder / "launcher"
-    cores = len(os.sched_getaffinity(0))
-    each = _cores_per_host(lab)
     holders = " ".join(str(holder.pid) for holder in lab.holders)
-    text = _LAUNCHER.format(lab=lab.name, cores=cores - cores % each, each=each, holders=holders)
-    path.write_text(text)
+    cores = " ".join(",".join(map(str, some)) for some in _cores_of_hosts(lab))
+    path.write_text(_LAUNCHER.format(lab=lab.name, cores=cores, holders=holders))
     path.chmod(0o700)
     return path
 
 
-def _cores_per_host(lab: Lab) -> int:
-    return max(1, len(os.sched_getaffinity(0)) // lab.hosts)
+def _cores_of_hosts(lab: Lab) -> list[list[int]]:
+    """Cores of each host: its own, or the same for all; more hosts than cores take them in turn."""
+    cores = sorted(os.sched_getaffinity(0))
+    if lab.shared_cores:
+        return [cores[: lab.cores_per_host or len(cores)]] * lab.hosts
+    each = lab.cores_per_host or max(1, len(cores) // lab.hosts)
+    whole = len(cores) // each
+    return [cores[host % whole * each :][:each] for host in range(lab.hosts)]
