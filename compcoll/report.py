@@ -50,6 +50,9 @@ class Report:
         Bytes that ``delta`` keeps on this rank until the call starts again: what it sent and received last.
     inside_nbytes : int
         Bytes sent to ranks of the same node, where the communicator has several.
+    workers : int
+        Threads that could help to encode and decode, none in short calls and while no core is free;
+        ``compcoll info`` says why.
     """
 
     op: str
@@ -67,6 +70,7 @@ class Report:
     dimensions: dict[int, int] = field(default_factory=dict)
     base_nbytes: int = 0
     inside_nbytes: int = 0
+    workers: int = 0
 
     @property
     def ratio(self) -> float:
@@ -83,10 +87,11 @@ class Report:
         bound = "error unknown"
         if self.error_bound is not None:
             bound = f"error <= {self.error_bound:.3g}" if self.error_bound else "exact"
+        help = f" with {self.workers} worker thread{'s' * (self.workers > 1)}" if self.workers else ""
         times = ", ".join(f"{stage} {1e3 * t:.2f} ms" for stage, t in self.seconds.items())
         return (
             f"{self.op}: {self.codec} by {self.algorithm}, {self.raw_nbytes} -> {self.wire_nbytes} bytes "
-            f"({self.ratio:.2f}x){inside}, {used}, {self.fallbacks} fallbacks, {bound}; {times}"
+            f"({self.ratio:.2f}x){inside}, {used}, {self.fallbacks} fallbacks, {bound}; {times}{help}"
         )
 
 
@@ -136,6 +141,7 @@ class Stats:
     inside_nbytes: int = 0
     messages: int = 0
     fallbacks: int = 0
+    workers: int = 0
     base_nbytes: int = 0
     bound: float | None = 0.0
     codecs: dict[str, int] = field(default_factory=dict)
@@ -151,6 +157,7 @@ class Stats:
         self.inside_nbytes += outcome.inside_nbytes
         self.messages += outcome.messages
         self.fallbacks += outcome.fallbacks
+        self.workers = max(self.workers, outcome.workers)
         self.add_bound(bound)
         for name in ("codecs", "dimensions", "stages"):
             sums = getattr(self, name)
@@ -190,4 +197,5 @@ def describe(op: str, way: Any, outcome: Any = None) -> Report:
         dict(outcome.dimensions),
         outcome.base_nbytes,
         outcome.inside_nbytes,
+        outcome.workers,
     )

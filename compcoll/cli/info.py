@@ -117,8 +117,28 @@ def _processor() -> dict[str, str]:
     return {
         "model": model,
         "cores for this process": str(len(os.sched_getaffinity(0))),
+        "worker threads": _workers(),
         "instructions in use": f"{_cpu.level()} of {', '.join(_cpu.available_levels())}",
     }
+
+
+def _workers() -> str:
+    """How many threads encode and decode beside a rank, and why."""
+    from compcoll.core import environment
+    from compcoll.engine.cores import cores_of_process, free_cores, spare_cores
+
+    long = "in calls that code for 0.2 ms or more"
+    if (named := environment.threads()) is not None:
+        return f"{named} on each rank (COMPCOLL_THREADS), {long}" if named else "none (COMPCOLL_THREADS)"
+    mine = cores_of_process()
+    most, _ = spare_cores(mine, [mine])
+    if not most:
+        cause = "one core" if len(mine.affinity) == 1 else f"a CPU quota of {mine.quota:g} cores"
+        return f"none: this process has {cause}"
+    return (
+        f"up to {most} with one rank on this node, fewer with several, {long} while cores are free: "
+        f"{free_cores():g} of {os.cpu_count()} now"
+    )
 
 
 def _gpu() -> dict[str, str]:

@@ -26,7 +26,7 @@ from compcoll.core._cpu cimport (
     CCoding, CCount, Coding, Compiled, Count, CSchedule, Error, exception_of, Problem,
 )
 from compcoll.engine.native cimport (
-    CEnd, CEngine, CNeighbours, create_segment, CSegment, CSegmentAddress, CSharedMemory, open_segment, Stats,
+    CEnd, CEngine, CHelp, CNeighbours, create_segment, CSegment, CSegmentAddress, CSharedMemory, open_segment, Stats,
 )
 
 
@@ -37,6 +37,9 @@ include "shared_memory.pxi"
 
 #: How a wait ended.
 DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER = range(5)
+
+#: When workers help: with calls that take long while cores are free, with all of these, or with all calls.
+FREE, NAMED, ALWAYS = range(3)
 
 cdef CEngine* engine = NULL
 #: Seconds without any message after which a call gives up; like MPI, it waits for ever by default.
@@ -81,10 +84,13 @@ def handle(of) -> int:
     return MPI._handleof(of)
 
 
-def set_workers(int n):
-    """Set the number of worker threads that encode and decode; no operation may be outstanding."""
+def set_workers(int n, int help=FREE):
+    """Set the number of worker threads that encode and decode; no operation may be outstanding.
+
+    ``help``: `FREE`, `NAMED` or `ALWAYS`, see csrc/engine/workers.h.
+    """
     with nogil:  # threads that end need the interpreter's lock
-        engine.set_workers(n)
+        engine.set_workers(n, <CHelp>help)
 
 
 def workers() -> int:

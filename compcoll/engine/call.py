@@ -66,9 +66,10 @@ def schedule_of(marked: Any, call: Call, decision: Decision, owner_exact: bool) 
     chunk = max(decision.chunk_nbytes // call.dtype.itemsize, 1)
     widens = accumulator_dtype(call.dtype) != call.dtype
     assert decision.codec is not None
-    window = choices.window(call.op, decision.chunk_nbytes, decision.codec, marked.facts.gpus)
+    facts = marked.facts
+    window = choices.window(call.op, decision.chunk_nbytes, decision.codec, facts.gpus, facts.workers)
     shapes = inner_shapes(call, decision, chunk)
-    shaped, nodes = decision.shape != FLAT, marked.facts.nodes
+    shaped, nodes = decision.shape != FLAT, facts.nodes
     exact = decision.intra is None or decision.intra.lossless
     key = (
         call.op,

@@ -36,6 +36,10 @@ cdef class Outcome:
         return self.stats.messages
 
     @property
+    def workers(self):
+        return self.stats.workers
+
+    @property
     def fallbacks(self):
         return self.stats.fallbacks
 

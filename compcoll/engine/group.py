@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from compcoll.devices import cuda
 from compcoll.engine import _engine
+from compcoll.engine.cores import cores_of_process, spare_cores
 from compcoll.engine.start import start_threads
 
 __all__ = [
@@ -142,12 +143,11 @@ def survey(
     near = node.Get_size()
     several = nodes is not None or near < comm.Get_size()
     address = _engine.segment_address() if shares and several else None
-    found = node.allgather((os.sched_getaffinity(0), comm.Get_rank(), address))
+    mine = cores_of_process()
+    found = node.allgather((mine, comm.Get_rank(), address))
     shares = node.allreduce(_engine.attach_segments([one for *_, one in found]), MPI.LAND)
-    cores = set().union(*(some for some, *_ in found))
+    spare, sharing = spare_cores(mine, [one for one, *_ in found])
     node.Free()
-    # The cores that no rank of the node runs on, shared out; at most 8.
-    spare = min(8, max(0, len(cores) // near - 1))
     memory = min(rank for _, rank, _ in found)
     name = memory if nodes is None else -1 - nodes[_WORLD.Get_rank()]
     return RankFacts(
@@ -157,7 +157,7 @@ def survey(
         name,
         memory,
         address[-1] if address is not None and shares else 0,
-        near / len(cores),
+        sharing,
         _processor(),
     )
 

@@ -28,7 +28,7 @@ cdef extern from "engine/node_wire.h" namespace "compcoll::engine" nogil:
 
 cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     cdef cppclass Stats:
-        uint64_t raw_nbytes, wire_nbytes, inside_nbytes, messages, fallbacks
+        uint64_t raw_nbytes, wire_nbytes, inside_nbytes, messages, fallbacks, workers
         double bound, encoded, encode_seconds, decode_seconds, wait_seconds
         vector[pair[uint64_t, uint64_t]] used
         uint64_t dimensions[4]
@@ -38,8 +38,10 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         pass
     cdef cppclass CProgress "compcoll::engine::Progress":
         void crowd()
+    cdef enum CHelp "compcoll::engine::Help":
+        pass
     cdef cppclass CEngine "compcoll::engine::Engine":
-        void set_workers(int) except +
+        void set_workers(int, CHelp) except +
         CPool& pool()
         CProgress& progress()
         size_t workers()

@@ -11,7 +11,7 @@ __all__ = ["start_engine", "start_threads"]
 
 
 def start_engine(workers: int | None = None, sharing: float = 1.0) -> None:
-    """Have an engine; the first caller that names a number of codec threads decides it.
+    """Have an engine; the first caller that names a number of worker threads decides it.
 
     ``sharing``: ranks of a node for each of its cores.
     """
@@ -19,7 +19,8 @@ def start_engine(workers: int | None = None, sharing: float = 1.0) -> None:
     _engine.start(MPI.Query_thread() == MPI.THREAD_MULTIPLE, environment.timeout())
     if workers is not None and not _named:
         _named.append(workers)
-        _engine.set_workers(workers)
+        wanted = environment.threads() is not None
+        _engine.set_workers(workers, _engine.NAMED if wanted else _engine.FREE)
     if sharing > 1:
         _engine.crowd()
 

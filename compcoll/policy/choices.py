@@ -55,11 +55,14 @@ def levels(op: str, nbytes: int, n_nodes: int, ranks_per_node: int, gpus: bool) 
     return 2 if has_two_levels(op, nbytes) and n_nodes > 1 and ranks_per_node > 1 and not gpus else 1
 
 
-def window(op: str, chunk_nbytes: int, codec: Codec, gpus: bool = False) -> int:
-    """Chunks of a message that are on their way at once, of a collective or ``"Send"``."""
+def window(op: str, chunk_nbytes: int, codec: Codec, gpus: bool = False, workers: int = 0) -> int:
+    """Chunks of a message that are on their way at once, of a collective or ``"Send"``.
+
+    ``workers``: threads of each rank that encode and decode, each of which may have a chunk.
+    """
     both_ways = op == "Send" or (op == "Alltoall" and codec.lossless)
     nbytes = DEVICE_WINDOW if gpus else BOTH_WAYS_WINDOW if both_ways else 0
-    return max(WINDOW, -(-nbytes // chunk_nbytes))
+    return max(WINDOW + workers, -(-nbytes // chunk_nbytes))
 
 
 def chunk_nbytes(op: str, nbytes: int, size: int, codec: Codec, link: str, gpus: bool = False) -> int:

@@ -1,5 +1,8 @@
 // Blocks to frames and back: what one operation does with the codecs of csrc/abi.h.
 #pragma once
+#include <atomic>
+#include <limits>
+#include <memory>
 #include <vector>
 
 #include "bases.h"
@@ -7,6 +10,7 @@
 #include "frame.h"
 #include "layout.h"
 #include "pool.h"
+#include "schedule.h"
 
 namespace compcoll {
 namespace engine {
@@ -77,6 +81,23 @@ struct Attempt {
   uint64_t params[3][2];  // for blocks of 1, 2 and 3 dimensions
 };
 
+// Seconds for a byte of values, by kinds of operations: the least of late, since others may have run on the
+// core meanwhile.
+class Pace {
+ public:
+  static constexpr int n_kinds = ADD + 1;
+  // Seconds of operations of a kind on so many bytes together; NaN if none has been timed.
+  double seconds(int kind, uint64_t nbytes) const { return nbytes ? of_byte_[kind] * double(nbytes) : 0; }
+  void note(int kind, double seconds, uint64_t nbytes) {
+    const double of_byte = seconds / double(nbytes), least = of_byte_[kind];
+    of_byte_[kind] = of_byte > least ? least + (of_byte - least) * rise : of_byte;
+  }
+
+ private:
+  static constexpr double rise = 1.0 / 64, unknown = std::numeric_limits<double>::quiet_NaN();
+  std::atomic<double> of_byte_[n_kinds] = {unknown, unknown, unknown, unknown};
+};
+
 struct Coding {
   const Level* const* level = nullptr;  // the one in use
   uint32_t dtype = 0;
@@ -84,6 +105,7 @@ struct Coding {
   bool parts = false;  // whether real numbers are parts of complex ones, whose errors bounds are then
   std::vector<Attempt> attempts;
   Callbacks callbacks;
+  std::shared_ptr<Pace> pace = std::make_shared<Pace>();  // of all calls with this codec
 };
 
 // The type in which sums are formed.

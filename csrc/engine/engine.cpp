@@ -12,6 +12,14 @@ std::vector<Task*> pointers(const std::vector<std::shared_ptr<Task>>& tasks) {
   return plain;
 }
 
+// Seconds that one thread takes to code what a schedule says; NaN if that is unknown.
+double seconds_of(const Schedule& schedule, const Coding& coding) {
+  double sum = 0;
+  for (int kind = 0; kind < Pace::n_kinds; kind++)
+    sum += coding.pace->seconds(kind, schedule.coded_of[kind] * itemsize(coding.dtype));
+  return sum;
+}
+
 }  // namespace
 
 Engine::Engine(bool threaded, double stall_seconds, ThreadMain main)
@@ -20,18 +28,20 @@ Engine::Engine(bool threaded, double stall_seconds, ThreadMain main)
       stall_seconds_(stall_seconds),
       main_(main) {}
 
-void Engine::set_workers(int n) {
+void Engine::set_workers(int n, Help help) {
   workers_.reset();
-  if (n > 0) workers_ = std::make_unique<Workers>(n, main_);
+  if (n > 0) workers_ = std::make_unique<Workers>(n, help, main_);
 }
 
 std::shared_ptr<Run> Engine::begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,
                                    const Coding& inside, std::vector<Place> buffers,
                                    std::unique_ptr<Wire> wire, Tags tags, std::shared_ptr<Marks> marks,
                                    bool direct, std::shared_ptr<Bases> bases) {
+  const bool helped = workers_ && workers_->pays(seconds_of(*schedule, coding), schedule->n_coding);
   auto run = std::make_shared<Run>(std::move(schedule), coding, inside, std::move(buffers), std::move(wire),
-                                   tags, pool_, workers_.get(), std::move(marks), direct, std::move(bases));
-  if (workers_) workers_->add(run);
+                                   tags, pool_, helped ? workers_.get() : nullptr, std::move(marks), direct,
+                                   std::move(bases));
+  if (helped) workers_->add(run);
   return run;
 }
 

@@ -10,7 +10,7 @@
 //   bases.h      what persistent calls carried last
 //   wire.h       messages, mpi.h those of MPI, and node_wire.h those inside a node
 //   shared_memory.h memory that the processes of a node share
-//   workers.h    threads that encode and decode
+//   workers.h    threads that encode and decode, where free_cores.h finds room for them
 //   thread.h     how threads begin
 //   drive.h      who moves tasks on
 //   task_group.h several tasks as one
@@ -33,8 +33,8 @@ class Engine {
   Engine(bool threaded, double stall_seconds, ThreadMain main = run_loop);
   ~Engine() { stop(); }
 
-  // Threads that encode and decode. While nothing is under way.
-  void set_workers(int n);
+  // Has `n` threads that encode and decode. While nothing is under way.
+  void set_workers(int n, Help help = Help::FREE);
   std::shared_ptr<Run> begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,
                              const Coding& inside, std::vector<Place> buffers, std::unique_ptr<Wire> wire,
                              Tags tags, std::shared_ptr<Marks> marks = nullptr, bool direct = false,

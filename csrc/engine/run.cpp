@@ -65,6 +65,7 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside,
       scratch_users_(schedule_->scratch_users),
       scratch_(schedule_->scratch.size(), nullptr),
       remaining_(schedule_->ops.size()) {
+  if (workers_) stats_.workers = workers_->limit();
   if (bases_) bases_->prepare(schedule_->ops.size());
   for (const Place& place : buffers_)
     if (place.gpu && !scratch_gpu_) scratch_gpu_ = place.gpu;
@@ -103,7 +104,7 @@ bool Run::progress() {
   if (broken_) return false;
   bool moved = post();
   if (device_ && step_device(device_work_, true)) moved = true;
-  int32_t op = take(work_, workers_ ? workers_->idle() : 0);
+  int32_t op = take(work_);
   if (op != NONE) {
     execute(op);
     moved = true;
@@ -112,7 +113,7 @@ bool Run::progress() {
   }
   if (poll() || moved) return true;
   if (device_ && step_device(device_idle_, false)) return true;
-  op = take(idle_, workers_ ? workers_->idle() : 0);
+  op = take(idle_);
   if (op == NONE) return false;
   execute(op);
   return true;
@@ -123,12 +124,12 @@ void Run::announce() {
   const double end = now() + announcing;
   post();
   if (device_ && step_device(device_work_, true)) post();
-  for (int32_t op; now() < end && (op = take(work_, 0)) != NONE; post()) execute(op);
+  for (int32_t op; now() < end && (op = take(work_)) != NONE; post()) execute(op);
 }
 
 bool Run::work() {
-  int32_t op = take(work_, 0);
-  if (op == NONE) op = take(idle_, 0);
+  int32_t op = take(work_);
+  if (op == NONE) op = take(idle_);
   if (op == NONE) return false;
   try {
     execute(op);
@@ -171,13 +172,16 @@ void Run::fail(Problem problem, int64_t status) {
   fail(error);
 }
 
-// Takes the earliest ready operation if more than `more_than` are ready; it counts as busy until it is done.
-int32_t Run::take(Ready& ready, size_t more_than) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (ready.size() <= more_than || broken_) return NONE;
+// Takes the earliest ready operation, which counts as busy until it is done, and wakes workers for the others.
+int32_t Run::take(Ready& ready) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (ready.empty() || broken_) return NONE;
   int32_t op = ready.top();
   ready.pop();
   busy_++;
+  const size_t others = work_.size() + idle_.size();
+  lock.unlock();
+  if (workers_ && others) workers_->wake(others);
   return op;
 }
 
@@ -343,7 +347,14 @@ void Run::execute(int32_t op) {
     outcome.error = perform(schedule_->ops[op]);
   } catch (const std::bad_alloc&) { outcome.error.problem = Problem::MEMORY; }
   outcome.seconds = now() - start;
+  note_pace(schedule_->ops[op], outcome);
   finish(op, outcome);
+}
+
+void Run::note_pace(const Op& op, const Outcome& outcome) {
+  if (op.kind > ADD || op.inside || outcome.error || failed_) return;
+  if (const uint64_t n = uint64_t(schedule_->blocks[op.block].n))
+    coding_.pace->note(op.kind, outcome.seconds, n * itemsize(coding_.dtype));
 }
 
 Error Run::perform(const Op& op) {
@@ -529,7 +540,6 @@ void Run::make_ready(int32_t index) {
     (op.idle ? device_idle_ : device_work_).push(index);
   } else {
     (op.idle ? idle_ : work_).push(index);
-    if (workers_) workers_->wake();
   }
 }
 

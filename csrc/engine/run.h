@@ -27,6 +27,7 @@ struct Stats {
   uint64_t fallbacks = 0;
   double bound = 0;    // largest absolute error of a result; NaN where it is not known
   double encoded = 0;  // the same of the frames encoded
+  uint64_t workers = 0;  // threads that could help
   double encode_seconds = 0, decode_seconds = 0, wait_seconds = 0;
   std::vector<std::pair<uint64_t, uint64_t>> used;  // frames encoded, by the name of the codec in them
   uint64_t dimensions[4] = {};                      // and by the number of dimensions of their blocks
@@ -86,7 +87,7 @@ class Run : public Task {
     bool encodes = false;
   };
 
-  int32_t take(Ready& ready, size_t more_than);
+  int32_t take(Ready& ready);
   bool progress();
   bool post();
   bool poll();
@@ -94,6 +95,7 @@ class Run : public Task {
   bool begin_send(int32_t op);
   bool begin_recv(int32_t op);
   void execute(int32_t op);
+  void note_pace(const Op& op, const Outcome& outcome);
   bool step_device(Ready& ready, bool polls);
   bool hand_over(int32_t op, DeviceOp* one, Error* error);
   bool hand_over_copy(const Op& op, DeviceOp* one);

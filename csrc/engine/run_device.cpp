@@ -10,7 +10,7 @@ bool Run::step_device(Ready& ready, bool polls) {
   bool moved = false;
   size_t n_begun = 0;
   bool encodes = false;
-  for (int32_t op; (op = take(ready, 0)) != NONE; moved = true) {
+  for (int32_t op; (op = take(ready)) != NONE; moved = true) {
     DeviceOp one;
     Outcome nothing_left;
     one.op = op;

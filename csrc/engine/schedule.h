@@ -1,6 +1,7 @@
 // One rank's operations in a collective, each with its dependencies: compcoll/schedule/graph.py, which
 // makes it, says what the operations do.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -58,7 +59,8 @@ struct Schedule {
   // Operations that use a frame or scratch memory, which goes back to the pool behind the last one.
   std::vector<int32_t> frame_users, scratch_users;
   std::vector<bool> near;  // frames that are sent to ranks of the same node
-  uint64_t coded;  // elements that are encoded or decoded
+  // Elements that are encoded or decoded; between nodes also by kinds of operations, and how many these are.
+  uint64_t coded, coded_of[ADD + 1], n_coding;
   int32_t terms;  // ranks whose values are added; 0 where none are
   // Blocks of the caller's that one operation writes and no other one reads, and how many elements they have.
   std::vector<bool> final_blocks;
@@ -67,14 +69,19 @@ struct Schedule {
   std::vector<std::vector<int32_t>> sources;
 
   void count_users() {
-    coded = 0;
+    coded = n_coding = 0;
+    std::fill_n(coded_of, ADD + 1, 0);
     terms = 0;
     frame_users.assign(n_frames, 0);
     scratch_users.assign(scratch.size(), 0);
     near.assign(n_frames, false);
     for (const Op& op : ops) {
       if (op.kind == DECODE_ADD || op.kind == ADD) terms = size;
-      if (op.kind <= DECODE_ADD && op.block != NONE) coded += uint64_t(blocks[op.block].n);
+      if (op.kind <= ADD && op.block != NONE) {
+        const auto n = uint64_t(blocks[op.block].n);
+        if (op.kind != ADD) coded += n;
+        if (!op.inside) coded_of[op.kind] += n, n_coding++;
+      }
       for (int32_t frame : {op.frame, op.other, op.sum})
         if (frame != NONE) frame_users[frame]++;
       if (op.kind == SEND && op.inside) near[op.frame] = true;

@@ -29,6 +29,7 @@ void add(engine::Stats* sum, const engine::Stats& part) {
   sum->inside_nbytes += part.inside_nbytes, sum->messages += part.messages, sum->fallbacks += part.fallbacks;
   sum->encode_seconds += part.encode_seconds, sum->decode_seconds += part.decode_seconds;
   sum->wait_seconds += part.wait_seconds;
+  sum->workers = std::max(sum->workers, part.workers);
   for (double engine::Stats::* bound : {&engine::Stats::bound, &engine::Stats::encoded})
     if (std::isnan(part.*bound) || part.*bound > sum->*bound) sum->*bound = part.*bound;
   for (int i = 0; i < 4; i++) sum->dimensions[i] += part.dimensions[i];

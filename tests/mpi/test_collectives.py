@@ -105,7 +105,7 @@ def test_threads_give_the_same(comm, agree, request):
     before = _engine.workers()
     request.addfinalizer(lambda: _engine.set_workers(before))
     for workers in (1, 3):
-        _engine.set_workers(workers)
+        _engine.set_workers(workers, _engine.ALWAYS)
         for n in (1, 300_001):
             parts = [data(n, "i4", r) for r in range(comm.size)]
             got, everything = np.zeros(n, "i4"), np.zeros(n * comm.size, "i4")
@@ -113,6 +113,19 @@ def test_threads_give_the_same(comm, agree, request):
             ours.Allgather(parts[comm.rank], everything)
             assert agree(close_sum(got, parts))
             assert agree(bits(everything) == bits(np.concatenate(parts)))
+
+
+def test_workers_help_with_long_calls_alone(comm, agree, request):
+    ours = compcoll.Comm(comm, "zfp:rate=16", min_nbytes=0)
+    before = _engine.workers()
+    request.addfinalizer(lambda: _engine.set_workers(before))
+    _engine.set_workers(2, _engine.NAMED)
+    for n, workers in ((1000, 0), (1 << 20, 2)):
+        parts, everything = data(n, "f4", comm.rank), np.zeros(n * comm.size, "f4")
+        for _ in range(2):  # the first call finds how long coding takes
+            ours.Allgather(parts, everything)
+        assert agree(ours.report.workers == workers * (comm.size > 1))
+        assert agree(np.abs(everything[comm.rank * n :][:n] - parts).max() <= ours.report.error_bound)
 
 
 def test_a_call_in_place_is_told_from_one_that_is_not(comm, agree):

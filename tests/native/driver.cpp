@@ -80,7 +80,7 @@ bool never() { return false; }
 // All cases at once on a rank, with threads of its own.
 void all_at_once(World& world, const std::vector<Case>& cases, int rank, int workers) {
   engine::Engine engine(true, 60);
-  engine.set_workers(workers);
+  engine.set_workers(workers, engine::Help::ALWAYS);
   for (int round = 0; round < repeats; round++) {
     std::vector<std::unique_ptr<Part>> parts;
     std::vector<std::shared_ptr<engine::PendingTask>> pending;
@@ -121,7 +121,7 @@ void damaged(const std::vector<Case>& cases) {
     for (size_t rank = 0; rank < one.ranks.size(); rank++)
       threads.emplace_back([&, rank] {
         engine::Engine engine(true, 60);
-        engine.set_workers(int(rank) % 2);
+        engine.set_workers(int(rank) % 2, engine::Help::ALWAYS);
         Part part(engine, world, one, int(rank), 0);
         check(engine.wait({part.run}, 1e9, never) == End::DONE, one.name + " ends with a damaged message");
         failed += bool(part.run->error());
@@ -135,7 +135,7 @@ void damaged(const std::vector<Case>& cases) {
 void alone(const Case& one) {
   World world;
   engine::Engine impatient(true, 0.05);
-  impatient.set_workers(1);
+  impatient.set_workers(1, engine::Help::ALWAYS);
   Part given_up(impatient, world, one, 0, 0);
   double start = engine::now();
   check(impatient.wait({given_up.run}, 1e9, never) == End::TIMEOUT, "a wait is given up");

@@ -1,6 +1,7 @@
 """The command line: what it prints, and what it says where something is wrong."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import compcoll
 from compcoll.cli import COMMANDS, launch
 from compcoll.cli.measure import Measurement, Subject
 from compcoll.codecs.registry import default_specs
+from compcoll.engine.cores import Cores
 
 
 @pytest.fixture
@@ -79,8 +81,26 @@ def test_info_tells_versions_codecs_and_levels(run):
     assert facts["versions"]["compcoll"] == compcoll.__version__
     assert set(facts["codecs"]) == set(compcoll.codecs())
     assert (facts["codecs"]["raw"], facts["codecs"]["zfp"]) == ("lossless", "lossy")
+    assert facts["processor"]["worker threads"].startswith(("none: ", "up to "))
     printed = run("info").output
     assert all(section in printed for section in facts)
+
+
+@pytest.mark.parametrize(
+    ("cores", "quota", "threads", "said"),
+    [
+        ({0, 1, 2, 3}, math.inf, None, "up to 3 with one rank"),
+        ({0, 1, 2, 3}, 2.5, None, "up to 1 with one rank"),
+        ({0, 1, 2, 3}, 1.5, None, "none: this process has a CPU quota of 1.5 cores"),
+        ({2}, math.inf, None, "none: this process has one core"),
+        ({2}, math.inf, "5", "5 on each rank (COMPCOLL_THREADS)"),
+        ({0, 1}, math.inf, "0", "none (COMPCOLL_THREADS)"),
+    ],
+)
+def test_info_says_why_there_are_so_many_workers(run, monkeypatch, cores, quota, threads, said):
+    monkeypatch.setattr("compcoll.engine.cores.cores_of_process", lambda: Cores(frozenset(cores), quota, 1))
+    monkeypatch.setenv("COMPCOLL_THREADS", threads or "")
+    assert json.loads(run("info", "--json").output)["processor"]["worker threads"].startswith(said)
 
 
 def test_info_names_the_extra_of_a_missing_package(run, monkeypatch):

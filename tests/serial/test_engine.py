@@ -1,5 +1,6 @@
 """The compiled engine on a rank that sends to itself: its frames and errors are those of Python."""
 
+import math
 from collections import Counter
 
 import internals
@@ -16,6 +17,7 @@ from compcoll.codecs import Codec, decode
 from compcoll.core.errors import MismatchError
 from compcoll.engine import _engine
 from compcoll.engine.coding import coding
+from compcoll.engine.cores import Cores, cores_of_process, spare_cores
 from compcoll.frame import HEADER_NBYTES
 from compcoll.schedule.trace import Tracer, trace
 
@@ -355,3 +357,46 @@ def test_scratch_memory_goes_back(comm):
     for _ in range(20):
         run(comm, to_itself, "zfp:rate=8", [values], [out], chunk=1 << 12)
     assert _engine.idle_nbytes() == before
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "quota"),
+    [
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, math.inf),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "400000 100000\n"}, 4.0),
+        ("0::/of/the/host\n", {"cpu.max": "50000 100000\n"}, 0.5),
+        (
+            "4:memory:/x\n3:cpu,cpuacct:/job\n0::/\n",
+            {"cpu,cpuacct/job/cpu.cfs_quota_us": "200000", "cpu,cpuacct/job/cpu.cfs_period_us": "100000"},
+            2.0,
+        ),
+        ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, math.inf),
+        ("0::/\n", {"cpu.max": "what is this\n"}, math.inf),
+        (None, {}, math.inf),
+    ],
+)
+def test_quotas_of_control_groups_are_found(tmp_path, groups, files, quota):
+    if groups is not None:
+        (tmp_path / "cgroup").write_text(groups)
+    for name, text in files.items():
+        (tmp_path / "mount" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mount" / name).write_text(text)
+    assert cores_of_process(tmp_path / "mount", tmp_path / "cgroup").quota == quota
+
+
+@pytest.mark.parametrize(
+    ("node", "spare", "sharing"),
+    [
+        ([Cores(frozenset(range(8)))], 7, 1 / 8),
+        ([Cores(frozenset(range(32)))], 8, 1 / 32),
+        ([Cores(frozenset(range(8)))] * 2, 3, 2 / 8),
+        ([Cores(frozenset(range(8)))] * 3, 1, 3 / 8),
+        ([Cores(frozenset({0})), Cores(frozenset(range(1, 8)))], 0, 2 / 8),
+        ([Cores(frozenset(range(8)), 2.5, 7)] * 2, 0, 2 / 2.5),
+        ([Cores(frozenset(range(8)), 3.0, 7), Cores(frozenset(range(8)), 3.0, 8)], 2, 2 / 6),
+        ([Cores(frozenset(range(2)), 0.5, 7)], 0, 1 / 0.5),
+    ],
+)
+def test_spare_cores_are_shared_out(node, spare, sharing):
+    assert spare_cores(node[0], node) == (spare, sharing)

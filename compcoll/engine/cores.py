@@ -1,0 +1,96 @@
+"""Cores that this process may use, of which those that no rank needs are for worker threads."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+__all__ = ["MOST_WORKERS", "Cores", "cores_of_process", "free_cores", "spare_cores"]
+
+#: Most worker threads of a rank that nobody asked for.
+MOST_WORKERS = 8
+_MOUNT, _GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Cores of one process.
+
+    Attributes
+    ----------
+    affinity : frozenset of int
+        Cores that it may run on.
+    quota : float
+        Cores whose time its control group may use; infinite without a limit.
+    group : int
+        Number of the control group that has the quota; 0 without one.
+    """
+
+    affinity: frozenset[int]
+    quota: float = inf
+    group: int = 0
+
+
+def cores_of_process(mount: Path = _MOUNT, groups: Path = _GROUPS) -> Cores:
+    """Find the cores of this process: its affinity, and the least CPU quota of its control groups.
+
+    Version 2 of the kernel's control groups has quotas in ``cpu.max``, version 1 in ``cpu.cfs_quota_us`` and
+    ``cpu.cfs_period_us``: https://docs.kernel.org/admin-guide/cgroup-v2.html.
+    """
+    quota, group = inf, 0
+    for folder in _folders(mount, groups):
+        if (found := _quota(folder)) < quota:
+            quota, group = found, folder.stat().st_ino
+    return Cores(frozenset(os.sched_getaffinity(0)), quota, group)
+
+
+def spare_cores(mine: Cores, node: list[Cores]) -> tuple[int, float]:
+    """Cores for worker threads of a rank, and the ranks of its node for each core that they may use.
+
+    Parameters
+    ----------
+    mine : Cores
+    node : list of Cores
+        Those of all ranks of the node.
+    """
+    quotas = {one.group: one.quota for one in node}
+    cores = min(len(frozenset().union(*(one.affinity for one in node))), sum(quotas.values()))
+    shared_out = min(int(cores / len(node)), len(mine.affinity)) - 1
+    return min(MOST_WORKERS, max(0, shared_out)), len(node) / cores
+
+
+def free_cores() -> int:
+    """Cores of this machine that no other thread runs on now; csrc/engine/free_cores.cpp has averages."""
+    running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    return max(0, (os.cpu_count() or 1) - running + 1)
+
+
+def _folders(mount: Path, groups: Path) -> list[Path]:
+    """Folders of the control groups that may limit this process, a container's own root among them."""
+    try:
+        lines = groups.read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = mount / controllers
+        inside = root / path.lstrip("/")
+        found += [one for one in (inside, *inside.parents) if one.is_relative_to(root)]
+    return found
+
+
+def _quota(folder: Path) -> float:
+    """Cores whose time a control group may use; infinite without a limit."""
+    try:
+        if (file := folder / "cpu.max").exists():
+            quota, period = file.read_text().split()
+        else:
+            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return inf if quota == "max" or int(quota) < 0 else int(quota) / int(period)
+    except (OSError, ValueError):
+        return inf
