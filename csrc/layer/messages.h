@@ -199,7 +199,7 @@ class Outgoing {
  private:
   const std::shared_ptr<Comm> comm_;
   const BufferRef buffer_;
-  std::vector<uint8_t> first_;
+  FirstMessage first_;
   Word request_ = 0;
   alignas(8) char status_[most_nbytes_of_status] = {};
   std::shared_ptr<engine::Task> first_task_;

@@ -54,15 +54,29 @@ const Receiving& receiving(uint32_t dtype) { return all_receiving[dtype]; }
 
 // -- first messages
 
-std::vector<uint8_t> pack_first(Opening opening, const uint8_t* frame) {
+uint8_t* FirstMessage::get(uint64_t nbytes) {
+  static_assert(sizeof(Opening) <= lead);
+  clear();
+  room_ = lead + std::max(nbytes, least_first) + unit_of_first;
+  memory_ = the_engine().pool().get(room_);
+  return memory_ + lead;
+}
+
+void FirstMessage::pack(Opening opening) {
+  if (!memory_) get(0);  // its values could not be encoded
   opening.checksum =
       level().checksum(reinterpret_cast<const uint8_t*>(&opening), offsetof(Opening, checksum));
   const uint64_t end = sizeof opening + opening.frame_nbytes, least = std::max(end, least_first);
-  std::vector<uint8_t> message(least +
-                               (rest_of_first + unit_of_first - least % unit_of_first) % unit_of_first);
-  memcpy(message.data(), &opening, sizeof opening);
-  if (opening.frame_nbytes) memcpy(message.data() + sizeof opening, frame, opening.frame_nbytes);
-  return message;
+  size_ = least + (rest_of_first + unit_of_first - least % unit_of_first) % unit_of_first;
+  uint8_t* const frame = memory_ + lead;
+  memcpy(frame - sizeof opening, &opening, sizeof opening);
+  memset(frame + opening.frame_nbytes, 0, size_ - end);
+}
+
+void FirstMessage::clear() {
+  if (memory_) the_engine().pool().put(memory_, room_);
+  memory_ = nullptr;
+  size_ = 0;
 }
 
 bool unpack_first(const uint8_t* data, uint64_t nbytes, Opening* opening) {

@@ -42,8 +42,26 @@ inline bool looks_compressed(int64_t nbytes) {
   return nbytes >= int64_t(least_first) && nbytes % int64_t(unit_of_first) == int64_t(rest_of_first);
 }
 
-// The first message around a frame; and what one begins with, false where that is none.
-std::vector<uint8_t> pack_first(Opening opening, const uint8_t* frame);
+// A first message. Its frame is encoded where it belongs: the message is the frame's allocator.
+class FirstMessage : public engine::Allocator {
+ public:
+  ~FirstMessage() override { clear(); }
+  uint8_t* get(uint64_t nbytes) override;
+  void put(uint8_t*, uint64_t) override {}  // it goes with the message
+  // Puts the opening before the frame, and padding behind it.
+  void pack(Opening opening);
+  void clear();
+  bool empty() const { return !size_; }
+  uint64_t size() const { return size_; }
+  const uint8_t* data() const { return memory_ + lead - sizeof(Opening); }
+
+ private:
+  static constexpr uint64_t lead = 64;  // keeps the frame aligned
+  uint8_t* memory_ = nullptr;
+  uint64_t room_ = 0, size_ = 0;
+};
+
+// What a first message begins with; false if these bytes are none.
 bool unpack_first(const uint8_t* data, uint64_t nbytes, Opening* opening);
 
 // How a message of so many elements is cut.

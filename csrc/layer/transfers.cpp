@@ -294,6 +294,7 @@ int Outgoing::begin(int dest, int tag, bool synchronous) {
   const engine::Tags tags = notices.reserve(cut.count);
   engine::Coder coder(coding, the_engine().pool());
   engine::Frame frame;
+  frame.allocator = &first_;
   const engine::Place& place = buffer_->place;
   const uint64_t nbytes = cut.first * each;
   const bool on_gpu = buffer_->is_on_gpu();
@@ -322,8 +323,7 @@ int Outgoing::begin(int dest, int tag, bool synchronous) {
   Opening opening = {
       cut.n, uint32_t(cut.step), each, uint32_t(tags.first), notices.next_serial(), uint32_t(frame.nbytes),
       0};
-  first_ = pack_first(opening, frame.memory);
-  if (frame.memory) the_engine().pool().put(frame.memory, frame.room);
+  first_.pack(opening);
   // A receive may be in place, and what is behind the values is not to be written.
   if (first_.size() > longest) return first_.clear(), 0;
   stats_.raw_nbytes += nbytes, stats_.wire_nbytes += first_.size(), stats_.messages++;
