@@ -37,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 26
 
-demo: $(VENV)/.bench  ## Simulate a flow over plain MPI and over compcoll, on 4 ranks and at 1 Gb/s
+demo: $(VENV)/.bench  ## Simulate a flow over plain MPI and over compcoll, on 4 ranks and between hosts at 1 Gb/s
 	@mkdir -p $(dir $(FIGURE))
 	@$(BIN)/python -m benchmarks.demo --ranks $(RANKS) --out $(FIGURE)
 	@echo "The figure is $(abspath $(FIGURE))"

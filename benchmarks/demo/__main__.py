@@ -32,10 +32,21 @@ _OWN_NAMESPACES = [
     "sh",
 ]
 _MODULE = "benchmarks.demo"
+#: glibc's settings that keep the pages of freed arrays. Without them each transform returns pages to the
+#: kernel and faults them in again, also inside Alltoall: a third of the time.
+_KEEP_PAGES = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
+#: Bytes of a link's token bucket per Gb/s: two packets. The lab's default bucket holds 72 KiB after a pause,
+#: which is all of a compressed message here.
+_BURST = 2 * (9000 + 14)
 
 
 @click.command()
-@ranks_option(2, 4, "Ranks to start.")
+@ranks_option(2, 4, "Ranks to start on this machine.")
+@click.option(
+    "--hosts",
+    type=click.IntRange(2),
+    help="Hosts of the lab, one rank each. [default: as many as ranks, but at most one for each core]",
+)
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -56,13 +67,20 @@ _MODULE = "benchmarks.demo"
     type=click.FloatRange(0, 400),
     default=1.0,
     show_default=True,
-    help="Gb/s of the links between hosts, one for each rank, in a lab of network namespaces; 0: no lab.",
+    help="Gb/s of the links between hosts in a lab of network namespaces; 0: no lab.",
 )
 @click.option("--where", default="", hidden=True)
 @click.option("--record", type=click.Path(path_type=Path), hidden=True)
 @click.option("--lab", is_flag=True, hidden=True)
 def main(
-    ranks: int, out: Path, gbit: float, where: str, record: Path | None, lab: bool, **options: Any
+    ranks: int,
+    hosts: int | None,
+    out: Path,
+    gbit: float,
+    where: str,
+    record: Path | None,
+    lab: bool,
+    **options: Any,
 ) -> None:
     """Simulate one flow with plain MPI and with several codecs.
 
@@ -72,15 +90,22 @@ def main(
     memory is between them, and, where it may make network namespaces, on hosts with slow links.
     """
     if lab and record is not None:
-        sys.exit(_run_in_lab(ranks, gbit, record, [*_words(options), *_recording(where, record)]))
+        sys.exit(_run_in_lab(ranks, gbit, record, [*_words(options), *_recording(where, gbit, record)]))
     elif record is not None or is_launched():
-        _simulate(options, out, where, record)
+        _simulate(options, out, where, 0.0 if record is None else gbit, record)
     else:
         check_writable(out, "the figure")
-        sys.exit(_compare(ranks, gbit, out, _words(options)))
+        sys.exit(_compare(ranks, hosts or _hosts(ranks), gbit, out, _words(options)))
 
 
-def _simulate(options: dict[str, Any], out: Path, where: str, record: Path | None) -> None:
+def _hosts(ranks: int) -> int:
+    """Hosts in place of so many ranks: the largest divisor for which each has a core, at least two."""
+    cores = len(os.sched_getaffinity(0))
+    divisors = [n for n in range(2, ranks + 1) if ranks % n == 0]
+    return max((n for n in divisors if n <= cores), default=divisors[0])
+
+
+def _simulate(options: dict[str, Any], out: Path, where: str, gbit: float, record: Path | None) -> None:
     """Run on the ranks that there are; draw the result, unless a record is asked for."""
     need_mpi()
     from mpi4py import MPI
@@ -102,18 +127,20 @@ def _simulate(options: dict[str, Any], out: Path, where: str, record: Path | Non
             )
 
     on_all(world, check)
-    runs = program.run(world, options["codec"] or program.CODECS, flow, where=where, record=record)
+    codecs = options["codec"] or program.CODECS
+    runs = program.run(world, codecs, flow, where=where, gbit=gbit, record=record)
     if written is not None:
         figure.draw(runs, written)
         click.echo(f"Figure: {written}")
 
 
-def _compare(ranks: int, gbit: float, out: Path, options: list[str]) -> int:
+def _compare(ranks: int, hosts: int, gbit: float, out: Path, options: list[str]) -> int:
     """Run on ranks of this machine, then in the lab, and draw both; the exit status."""
+    os.environ.update({**_KEEP_PAGES, **os.environ})
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "here.json"
-        where = "memory between the ranks"
-        status = relaunch(ranks, [*options, *_recording(where, record)], _MODULE)
+        where = f"{ranks} ranks, memory between them"
+        status = relaunch(ranks, [*options, *_recording(where, 0, record)], _MODULE)
         if status:
             return status
         from benchmarks.demo import figure, program
@@ -122,19 +149,21 @@ def _compare(ranks: int, gbit: float, out: Path, options: list[str]) -> int:
         timings: list[tuple[str, list[program.Run] | str]] = [(where, runs)]
         if gbit:
             record = Path(folder) / "lab.json"
-            where = f"{gbit:g} Gb/s between the ranks"
-            why = _start_lab(ranks, gbit, record, [*options, *_recording(where, record)])
+            where = f"{hosts} hosts, {gbit:g} Gb/s between them"
+            if hosts < ranks:
+                click.echo(f"\n{hosts} hosts for {ranks} ranks, so that each has a core of this machine:")
+            why = _start_lab(hosts, gbit, record, [*options, *_recording(where, gbit, record)])
             timings.append((where, program.recorded(record) if why is None else f"Not measured: {why}"))
             if why is not None:
-                click.echo(f"No run with {where}: {why}")
+                click.echo(f"No run on {where}: {why}")
         figure.draw(runs, out, timings)
     click.echo(f"Figure: {out}")
     return 0
 
 
-def _start_lab(ranks: int, gbit: float, record: Path, options: list[str]) -> str | None:
+def _start_lab(hosts: int, gbit: float, record: Path, options: list[str]) -> str | None:
     """Run in a lab; None, or in a line why there was none."""
-    command = [sys.executable, "-m", _MODULE, "--lab", "--ranks", str(ranks), "--gbit", str(gbit)]
+    command = [sys.executable, "-m", _MODULE, "--lab", "--ranks", str(hosts)]
     if os.geteuid() != 0:
         if shutil.which("unshare") is None:
             return "network namespaces need root, or unshare"
@@ -154,7 +183,7 @@ def _run_in_lab(hosts: int, gbit: float, record: Path, options: list[str]) -> in
     from benchmarks import netlab
 
     try:
-        with netlab.Lab(hosts, gbit) as lab:
+        with netlab.Lab(hosts, gbit, burst=int(_BURST * max(1.0, gbit))) as lab:
             return lab.run([sys.executable, "-m", "mpi4py", "-m", _MODULE, *options], check=False).returncode
     except (netlab.LabError, OSError) as error:
         _reason(record).write_text(_last_line(str(error)))
@@ -170,8 +199,8 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["no reason given"])[-1]
 
 
-def _recording(where: str, record: Path) -> list[str]:
-    return ["--where", where, "--record", str(record)]
+def _recording(where: str, gbit: float, record: Path) -> list[str]:
+    return ["--where", where, "--gbit", str(gbit), "--record", str(record)]
 
 
 def _words(options: dict[str, Any]) -> list[str]:

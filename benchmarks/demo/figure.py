@@ -97,17 +97,24 @@ def _times(axes, where: str, runs, styles) -> None:
         return
     labels, colors = [r.label for r in runs], [s["color"] for s in styles]
     plain = runs[0]
-    axes.barh(labels, [r.exchange for r in runs], color=colors, height=0.6)
-    rest = [r.seconds - r.exchange for r in runs]
-    bars = axes.barh(
-        labels, rest, left=[r.exchange for r in runs], color=colors, alpha=0.25, hatch="//", height=0.6
-    )
-    texts = [f"{r.exchange:.1f} + {other:.1f} s" for r, other in zip(runs, rest, strict=True)]
+    inside = [r.exchange or 0.0 for r in runs]
+    rest = [r.seconds - part for r, part in zip(runs, inside, strict=True)]
+    axes.barh(labels, inside, color=colors, height=0.6)
+    bars = axes.barh(labels, rest, left=inside, color=colors, alpha=0.25, hatch="//", height=0.6)
+    texts = [
+        f"{part:.1f} + {other:.1f} s" if part else f"{other:.1f} s"
+        for part, other in zip(inside, rest, strict=True)
+    ]
     texts[1:] = [
         f"{text}, {r.seconds / plain.seconds - 1:+.0%}" for r, text in zip(runs[1:], texts[1:], strict=True)
     ]
     axes.bar_label(bars, texts, padding=4)
-    axes.set(xlabel="seconds in Alltoall + elsewhere", xlim=(0, 1.6 * max(r.seconds for r in runs)))
+    what = "in Alltoall + elsewhere" if plain.exchange else "of ranks that share cores"
+    if plain.link is not None:
+        what += " (line: the link alone)"
+        for color, width in (("white", 4), ("black", 1.5)):
+            axes.plot([r.link for r in runs], labels, "|", color=color, markersize=17, markeredgewidth=width)
+    axes.set(xlabel=f"seconds {what}", xlim=(0, 1.6 * max(r.seconds for r in runs)))
     _finish_bars(axes)
 
 

@@ -11,6 +11,7 @@ from time import perf_counter
 
 import numpy as np
 from mpi4py import MPI
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -54,8 +55,13 @@ class Run:
         The codec's spec, or `PLAIN`.
     raw_nbytes, wire_nbytes : int
         What the ranks had to send to other ranks in all time steps, and what they sent.
-    seconds, exchange : float
-        Time of all steps, and the part of it inside Alltoall, on the slowest rank.
+    seconds : float
+        Time of all steps, on the slowest rank.
+    exchange : float or None
+        Part of it inside Alltoall, on the rank that waits least for others to compute; None where ranks share
+        cores, and each waits for that.
+    link : float or None
+        Time that links of a known rate need for what a rank sent.
     fallbacks : int
         Chunks that went lossless although a lossy codec was asked for.
     time, energy, dissipation : list of float
@@ -68,7 +74,8 @@ class Run:
     raw_nbytes: int = 0
     wire_nbytes: int = 0
     seconds: float = 0.0
-    exchange: float = 0.0
+    exchange: float | None = None
+    link: float | None = None
     fallbacks: int = 0
     time: list[float] = field(default_factory=list)
     energy: list[float] = field(default_factory=list)
@@ -78,6 +85,10 @@ class Run:
     @property
     def ratio(self) -> float:
         return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
+
+    def speedup(self, plain: Run) -> float | None:
+        """How many times as fast as the plain run's its Alltoalls were, where that is known."""
+        return plain.exchange / self.exchange if plain.exchange and self.exchange else None
 
     def drift(self, quantity: str, plain: Run) -> np.ndarray:
         """Relative difference of ``energy`` or ``dissipation`` to the plain run, over time."""
@@ -137,7 +148,7 @@ class _Simulation:
         self.run.wire_nbytes = comm.allreduce(self._meter.wire_nbytes)
         self.run.fallbacks = comm.allreduce(self._meter.fallbacks)
         self.run.seconds = comm.allreduce(self.run.seconds, op=MPI.MAX)
-        self.run.exchange = comm.allreduce(self._meter.seconds, op=MPI.MAX)
+        self.run.exchange = comm.allreduce(self._meter.seconds, op=MPI.MIN)
         return self.run
 
 
@@ -190,6 +201,8 @@ def table(runs: list[Run], where: str = "") -> Table:
     result = Table(
         title=f"One flow, several codecs{where and f': {where}'}",
         caption="Largest velocity error, and drifts: at the end, of the plain run's value.",
+        box=SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
     )
     result.add_column("", no_wrap=True)
     for r in runs:
@@ -201,9 +214,13 @@ def table(runs: list[Run], where: str = "") -> Table:
 
     row("on the wire, MB", lambda r: f"{r.wire_nbytes / 1e6:.1f}")
     row("ratio", lambda r: f"{r.ratio:.2f}")
-    row("time, s", lambda r: f"{r.seconds:.2f}")
-    row("of it Alltoall, s", lambda r: f"{r.exchange:.2f}")
-    row("time vs plain MPI", lambda r: f"{r.seconds / plain.seconds - 1:+.0%}", baseline=False)
+    if plain.link is not None:
+        row("link alone, s", lambda r: f"{r.link:.2f}")
+    if plain.exchange is not None:
+        row("Alltoall, s", lambda r: f"{r.exchange:.2f}")
+        row("Alltoall speed-up", lambda r: f"{r.speedup(plain):.2f}", baseline=False)
+    row("all steps, s", lambda r: f"{r.seconds:.2f}")
+    row("vs plain MPI", lambda r: f"{r.seconds / plain.seconds - 1:+.0%}", baseline=False)
     row("velocity error", lambda r: _number(r.error[-1]), baseline=False)
     for quantity in ("energy", "dissipation"):
         row(f"{quantity} drift", lambda r, q=quantity: _number(r.drift(q, plain)[-1]), baseline=False)
@@ -215,36 +232,52 @@ def _number(value: float) -> str:
 
 
 def verdicts(runs: list[Run], ranks: int, cores: int) -> list[str]:
-    """For each codec: whether it saved time here, on which links it would, and whether the flow survived."""
+    """For each codec: whether it saved time here, and why, or where it would; whether the flow survived."""
     plain, lines = runs[0], []
     for r in runs[1:]:
-        extra, saved = r.seconds - plain.seconds, (plain.wire_nbytes - r.wire_nbytes) / ranks
-        if abs(extra) < NOISE * plain.seconds:
-            lines.append(f"{r.label}: neither saved nor lost time on this link.")
-        elif extra < 0:
-            lines.append(f"{r.label}: saved {-extra:.2f} s on this link.")
-        elif saved > 0:
-            limit = saved / extra / 1e6
-            lines.append(
-                f"{r.label}: LOST {extra:.2f} s on this link. By these figures it gains time where"
-                f" a rank has less than {limit:.0f} MB/s ({limit * 8 / 1000:.2g} Gbit/s) to the others."
-            )
-        else:
-            lines.append(f"{r.label}: LOST {extra:.2f} s on this link and did not shrink the data.")
+        lines.append(f"{r.label}: {_gain(r, plain, ranks, cores)}")
         if r.error[-1:] > [0.05]:
             lines.append(f"{r.label}: CHANGED THE FLOW, by up to {r.error[-1]:.0%} of the largest velocity.")
         if r.fallbacks:
             lines.append(f"{r.label}: {r.fallbacks} chunks were sent lossless in its place.")
     if ranks > cores:
         lines.append(
-            f"{ranks} ranks shared {cores} core{'s' * (cores > 1)}, so that these times tell of the scheduler"
-            " as much as of the codecs; the codec raw, which compresses nothing, shows how much."
+            f"{ranks} ranks shared {cores} core{'s' * (cores > 1)}: time inside Alltoall is not shown,"
+            " since most of it is what another rank computes on the same core."
         )
     return lines
 
 
+def _gain(r: Run, plain: Run, ranks: int, cores: int) -> str:
+    """Seconds that a codec saved or lost, and what explains them."""
+    extra, saved = r.seconds - plain.seconds, (plain.wire_nbytes - r.wire_nbytes) / ranks
+    if abs(extra) < NOISE * plain.seconds:
+        return "neither saved nor lost time on this link."
+    if extra < 0:
+        faster = r.speedup(plain)
+        why = f": {r.ratio:.1f} times fewer bytes, Alltoalls {faster:.1f} times as fast" if faster else ""
+        return f"saved {-extra:.2f} of {plain.seconds:.2f} s on this link{why}."
+    if saved <= 0:
+        return f"LOST {extra:.2f} s on this link and did not shrink the data."
+    lost = f"LOST {extra:.2f} s on this link."
+    if ranks > cores:
+        return lost
+    limit = saved / extra / 1e6
+    return (
+        f"{lost} By these figures it gains time where a rank has less than {limit:.0f} MB/s"
+        f" ({limit * 8 / 1000:.2g} Gbit/s) to the others."
+    )
+
+
 def run(
-    comm, codecs=CODECS, flow: Flow = Flow(), *, where: str = "", record: str | Path | None = None, wrap=None
+    comm,
+    codecs=CODECS,
+    flow: Flow = Flow(),
+    *,
+    where: str = "",
+    gbit: float = 0.0,
+    record: str | Path | None = None,
+    wrap=None,
 ) -> list[Run]:
     """`simulate`, and on rank 0 a progress bar, the table, and the runs in the file ``record``; collective.
 
@@ -252,6 +285,8 @@ def run(
     ----------
     where : str
         What joins the ranks, for the table's title.
+    gbit : float
+        Gb/s of each rank's link; 0 where that is not known.
     """
     root, ranks = comm.Get_rank() == 0, comm.Get_size()
     console = Console()
@@ -261,6 +296,9 @@ def run(
         runs = simulate(comm, codecs, flow, wrap=wrap, tick=lambda: progress.advance(task))
     # In the lab each rank knows of its own core alone.
     cores = len(set().union(*comm.allgather(os.sched_getaffinity(0))))
+    for r in runs:
+        r.exchange = r.exchange if ranks <= cores else None
+        r.link = r.wire_nbytes / ranks / (gbit * 1e9 / 8) if gbit else None
     if root:
         console.print(f"{flow}, {ranks} ranks", highlight=False)
         console.print(table(runs, where))

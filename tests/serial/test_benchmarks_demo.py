@@ -34,7 +34,9 @@ def test_the_demo(tmp_path):
     flow = "--ranks", 2, "--points", 24, "--steps", 4, "--out", tmp_path / "x.png"
     done = started(*flow, "-c", "lossless", "-c", "bfp:bits=14")
     assert done.returncode == 0, done.stderr
-    here, there = re.split(r"(?=One flow, several codecs: 1 Gb/s|No run with 1 Gb/s)", done.stdout)
+    here, there = re.split(
+        r"(?=One flow, several codecs: 2 hosts, 1 Gb/s|No run on 2 hosts, 1 Gb/s)", done.stdout
+    )
     for text in (here, there)[: 1 + there.startswith("One flow")]:
         error = re.search(r"velocity error.*?-.*?exact.*?(\de-0\d)", text)
         assert 0 < float(error[1]) < 1e-3, text
@@ -75,18 +77,31 @@ def test_an_error_of_all_ranks_is_said_once():
 
 
 def test_verdict_says_when_time_or_the_flow_is_lost():
-    plain = Run("plain MPI", 8_000_000, 8_000_000, seconds=2.0)
+    plain = Run("plain MPI", 8_000_000, 8_000_000, seconds=2.0, exchange=0.7)
     slow = Run("slow", 8_000_000, 4_000_000, seconds=3.0)
-    fast = Run("fast", 8_000_000, 1_000_000, seconds=1.5, fallbacks=7)
+    fast = Run("fast", 8_000_000, 1_000_000, seconds=1.5, exchange=0.2, fallbacks=7)
     same = Run("same", 8_000_000, 4_000_000, seconds=2.02)
     useless = Run("useless", 8_000_000, 8_000_000, seconds=2.5, error=[0.0, 0.25])
     text = verdicts([plain, slow, fast, useless, same], ranks=2, cores=2)
     assert text[0].startswith("slow: LOST 1.00 s")
     assert "less than 2 MB/s" in text[0]
     assert text[1:3] == [
-        "fast: saved 0.50 s on this link.",
+        "fast: saved 0.50 of 2.00 s on this link: 8.0 times fewer bytes, Alltoalls 3.5 times as fast.",
         "fast: 7 chunks were sent lossless in its place.",
     ]
     assert text[3].endswith("did not shrink the data.")
     assert text[4] == "useless: CHANGED THE FLOW, by up to 25% of the largest velocity."
     assert text[5] == "same: neither saved nor lost time on this link."
+    crowded = verdicts([plain, slow], ranks=4, cores=2)
+    assert crowded[0] == "slow: LOST 1.00 s on this link."
+    assert crowded[1].startswith("4 ranks shared 2 cores: time inside Alltoall is not shown")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cores", "hosts"),
+    [(4, 1, 2), (4, 2, 2), (4, 3, 2), (4, 64, 4), (3, 2, 3), (6, 4, 3), (2, 8, 2)],
+)
+def test_each_host_of_the_lab_has_a_core(monkeypatch, ranks, cores, hosts):
+    """The number of hosts divides that of ranks and so the points; two hosts share a single core."""
+    monkeypatch.setattr(demo.os, "sched_getaffinity", lambda pid: set(range(cores)))
+    assert demo._hosts(ranks) == hosts
