@@ -134,9 +134,16 @@ format: $(VENV)/.lint  ## Format everything
 	ruff format
 	clang-format -i $(CSRC)
 
-bench: $(VENV)/.bench  ## Time Alltoall with and without compression, on 4 ranks
+bench: $(VENV)/.bench  ## Time Alltoall with and without compression, on 4 ranks, and as root between hosts with and without spare cores
 	@mkdir -p out
 	mpiexec -n $(RANKS) python -m compcoll bench alltoall --codec lossless,bfp:bits=7 --json out/alltoall.json
+	@for cores in own shared; do \
+	  echo "== 2 hosts at 1 Gb/s, $$cores cores; not to be compared with the other"; \
+	  python -m benchmarks.netlab --hosts 2 --gbit 1 $$(test $$cores = own || echo --shared-cores) -- \
+	    python -m compcoll bench alltoall --codec lossless,bfp:bits=7 --sizes 4K:1M:4 --json out/alltoall-$$cores-cores.json; \
+	  status=$$?; [ $$status != 69 ] || { echo "== skipped: no hosts on this machine"; exit 0; }; \
+	  [ $$status = 0 ] || exit $$status; \
+	done
 
 report: $(VENV)/.bench internals  ## Measure in the lab and write benchmarks/REPORT.md, as root
 	python -m benchmarks.report

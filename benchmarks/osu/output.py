@@ -29,7 +29,7 @@ _PACKAGES = ("mpi4py", "compcoll", "torch", "cupy", "numba")
 def describe(
     comm: MPI.Comm, operation: str, data: Path | None, dtype: np.dtype | str, arrays: str = "numpy"
 ) -> dict[str, object]:
-    """Operation, data, machine and versions; collective."""
+    """Operation, ranks and their cores, data, machine and versions; collective."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     nodes = comm.allreduce(int(node.rank == 0))
     node.Free()
@@ -37,6 +37,7 @@ def describe(
         "operation": operation,
         "ranks": comm.size,
         "nodes": nodes,
+        "cores_of_rank": comm.allreduce(len(os.sched_getaffinity(0)), op=MPI.MAX),
         "data": str(data or "sine with noise"),
         "dtype": np.dtype(dtype).name,
         "arrays": arrays,
@@ -77,7 +78,8 @@ def heading(about: dict) -> str:
         [
             f"# {about['operation']}, {about['ranks']} ranks on {about['nodes']} nodes, "
             f"{about['dtype']} of {about['data']}, arrays of {about['arrays']}",
-            f"# {machine['processor']}, {machine['cores']} cores, {machine['system']}",
+            f"# {machine['processor']}, {machine['cores']} cores, of which a rank may use "
+            f"{about['cores_of_rank']}, {machine['system']}",
             f"# {names}",
             _COLUMNS,
         ]

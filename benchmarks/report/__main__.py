@@ -31,6 +31,10 @@ OPS = ("alltoall", "allgather", "bcast", "reduce_scatter", "allreduce")
 #: Codecs that are compared in most sections.
 CODECS = "bfp:bits=7,zfp:rate=8,int8,lossless"
 WEIGHTS = HERE.parent.parent / "shared" / "data" / "transformer_weights.bf16"
+SHARED = (
+    "Both hosts have all of the machine's cores, so that a rank finds idle ones, as on most nodes. Compare "
+    "speed-ups of this section with each other, never with those of hosts that have cores of their own."
+)
 #: 10^9 bytes a second that one core encodes, decodes and copies, of the simulation.
 SPEEDS = "--encode 2.76 --decode 2.64 --memory 15.75"
 
@@ -64,10 +68,13 @@ class Experiment:
         return self.name if self.name == "scaling" else f"lab-{self.name}"
 
 
-def lab(hosts: int, gbit: float, program: str, options: str, ranks: int = 1) -> list[str]:
-    """A program on hosts of so many ranks each."""
+def lab(
+    hosts: int, gbit: float, program: str, options: str, ranks: int = 1, shared_cores: bool = False
+) -> list[str]:
+    """A program on hosts of so many ranks each, which have cores of their own or share all."""
     shape = ["benchmarks.netlab", "--hosts", str(hosts), "--gbit", f"{gbit:g}"]
     shape += ["--ppn", str(ranks)] if ranks > 1 else []
+    shape += ["--shared-cores"] if shared_cores else []
     module = ["benchmarks.osu", program] if program in OPERATIONS else [f"benchmarks.{program}"]
     return [*shape, "--", "python", "-m", *module, *options.split()]
 
@@ -84,16 +91,19 @@ def experiments() -> Iterator[Experiment]:
         [lab(2, gbit, op, f"{codecs} {gloo} --sizes 32M") for gbit in (1, 2.5, 5, 10) for op in OPS],
         figures.speedups,
     )
-    in_a_row = "--min-nbytes 1024 --in-a-row 400"
-    yield Experiment(
-        "small",
-        "Two hosts at 1 Gb/s, small messages",
-        "400 calls in a row without a barrier between them; what a message costs besides its bytes decides.",
-        [
-            lab(2, 1, op, f"--codec {CODECS} --sizes 4K,8K,16K,64K {in_a_row} --iters 5 --max-seconds 4")
-            for op in OPS
-        ],
-    )
+    in_a_row = f"--codec {CODECS} --min-nbytes 1024 --iters 5 --max-seconds 4"
+    for name, shared in (("small", False), ("small-shared", True)):
+        yield Experiment(
+            name,
+            f"Two hosts at 1 Gb/s{', shared cores' * shared}, small messages",
+            "Many calls in a row without a barrier between them; what a message costs besides its bytes "
+            "decides. " + (SHARED if shared else "Each host has one half of the machine's cores."),
+            [
+                lab(2, 1, op, f"{in_a_row} --sizes {sizes} --in-a-row {calls}", shared_cores=shared)
+                for op in OPS
+                for sizes, calls in (("4K,8K,16K,64K", 400), ("256K,1M", 20))
+            ],
+        )
     yield Experiment(
         "four-hosts",
         "Four hosts at 1 Gb/s, 8 MiB a message",
@@ -222,8 +232,9 @@ def write(chosen: list[Experiment]) -> None:
         "# Measurements",
         "",
         "Written by `make report` from `benchmarks/results/`. The lab is a cluster of network namespaces on "
-        "one machine (`benchmarks/netlab`): every host's link is shaped in both directions, and all hosts "
-        "share the machine's cores. Times are medians over calls of the maximum over ranks.",
+        "one machine (`benchmarks/netlab`): every host's link is shaped in both directions. Each host has "
+        "cores of its own as far as they go, one on a machine with two, unless a section says that hosts "
+        "share them. Times are medians over calls of the maximum over ranks.",
         "",
     ]
     for experiment in chosen:

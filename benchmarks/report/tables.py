@@ -8,11 +8,12 @@ __all__ = ["link", "scaling", "speedups", "steps"]
 
 
 def link(run: dict) -> str:
-    """``2 hosts, 1 Gb/s`` from a command."""
+    """``2 hosts, 1 Gb/s`` from a command, and whether they share cores."""
     words = run["command"].split()
     hosts, gbit = (words[words.index(name) + 1] for name in ("--hosts", "--gbit"))
     ranks = f" of {words[words.index('--ppn') + 1]} ranks" if "--ppn" in words else ""
-    return f"one host{ranks}" if gbit == "0" else f"{hosts} hosts{ranks}, {gbit} Gb/s"
+    cores = ", shared cores" if "--shared-cores" in words else ""
+    return f"one host{ranks}" if gbit == "0" else f"{hosts} hosts{ranks}, {gbit} Gb/s{cores}"
 
 
 def speedups(runs: list[dict]) -> list[str]:

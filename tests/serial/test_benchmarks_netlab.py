@@ -1,5 +1,6 @@
 """The lab itself: its links have the rate that was asked for, and nothing of it stays behind."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -72,7 +73,11 @@ for room in n // 10, 100, 1:
     request.Wait()
 print("end", flush=True)
 """
+HERE = len(os.sched_getaffinity(0))
 ENDLESS = "from mpi4py import MPI\nwhile True: MPI.COMM_WORLD.allgather(bytes(1 << 16))"
+
+
+CORES = "import os; os.write(1, f'{sorted(os.sched_getaffinity(0))}\\n'.encode())"
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +142,22 @@ def test_shared_memory_goes_with_the_lab(lab):
     assert not Path("/dev/shm", name).exists()
 
 
+def test_hosts_have_cores_of_their_own_or_share_them(lab, monkeypatch):
+    """Ranks of two hosts have disjoint cores by default, and the same ones if hosts share them."""
+
+    def cores_of_ranks():
+        done = lab.run([sys.executable, "-c", CORES], capture=True, timeout=30)
+        return sorted(json.loads(line) for line in done.stdout.splitlines())
+
+    here = sorted(os.sched_getaffinity(0))
+    each = max(1, len(here) // 2)
+    assert cores_of_ranks() == [here[:each], here[each:][:each] or here]
+    monkeypatch.setattr(lab, "shared_cores", True)
+    assert cores_of_ranks() == [here, here]
+    monkeypatch.setattr(lab, "cores_per_host", 1)
+    assert cores_of_ranks() == [here[:1], here[:1]]
+
+
 def test_links_have_their_rate(lab):
     rates = [rate for link in lab.measure() for rate in link]
     assert len(rates) == 4
@@ -195,6 +216,15 @@ def test_remains_of_the_dead_are_removed(lab):
         (["--hosts", "0", "true"], "0 hosts are not between"),
         (["--gbit", "-1", "true"], "-1.0 Gb/s is not between"),
         (["--down", "1", "true"], "'1' is not HOST@SECONDS"),
+        (
+            ["--cores-per-host", "9999", "true"],
+            f"9999 cores for each of 2 hosts: this process may use {HERE}",
+        ),
+        (
+            ["--cores-per-host", "9999", "--shared-cores", "true"],
+            f"9999 cores for all hosts: this process may use {HERE}",
+        ),
+        (["--cores-per-host", "0", "true"], "0 cores for each of 2 hosts"),
     ],
 )
 def test_wrong_options_of_the_command(options, words):
