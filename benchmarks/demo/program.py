@@ -58,8 +58,8 @@ class Run:
     seconds : float
         Time of all steps, on the slowest rank.
     exchange : float or None
-        Part of it inside Alltoall, on the rank that waits least for others to compute; None where ranks share
-        cores, and each waits for that.
+        Part of it in Alltoalls, each from the last rank's call to the last return; None where ranks share
+        cores, and one that has returned computes where another still receives.
     link : float or None
         Time that links of a known rate need for what a rank sent.
     fallbacks : int
@@ -101,7 +101,7 @@ class Metered:
     def __init__(self, comm):
         self._comm = comm
         self.raw_nbytes = self.wire_nbytes = self.fallbacks = 0
-        self.seconds = 0.0
+        self.times: list[tuple[float, float]] = []
 
     def __getattr__(self, name):
         return getattr(self._comm, name)
@@ -109,13 +109,23 @@ class Metered:
     def Alltoall(self, send, recv):
         start = perf_counter()
         self._comm.Alltoall(send, recv)
-        self.seconds += perf_counter() - start
+        self.times.append((start, perf_counter()))
         raw = send.nbytes - send[0].nbytes
         report = getattr(self._comm, "report", None)
         self.raw_nbytes += raw
         # Calls that plain MPI carried out have a report without bytes.
         self.wire_nbytes += report.wire_nbytes if report and report.accelerated else raw
         self.fallbacks += report.fallbacks if report else 0
+
+    def seconds(self, comm) -> float:
+        """Time of all calls, each from the last rank's call to the last return; collective.
+
+        Without a common clock, on several machines, the time inside on the rank that waits least for others.
+        """
+        times = np.array(self.times)
+        if len(set(comm.allgather(Path("/proc/sys/kernel/random/boot_id").read_text()))) == 1:
+            comm.Allreduce(MPI.IN_PLACE, times, op=MPI.MAX)
+        return comm.allreduce(float(np.diff(times).sum()), op=MPI.MIN)
 
 
 class _Simulation:
@@ -148,7 +158,7 @@ class _Simulation:
         self.run.wire_nbytes = comm.allreduce(self._meter.wire_nbytes)
         self.run.fallbacks = comm.allreduce(self._meter.fallbacks)
         self.run.seconds = comm.allreduce(self.run.seconds, op=MPI.MAX)
-        self.run.exchange = comm.allreduce(self._meter.seconds, op=MPI.MIN)
+        self.run.exchange = self._meter.seconds(comm)
         return self.run
 
 
@@ -200,7 +210,8 @@ def table(runs: list[Run], where: str = "") -> Table:
     plain = runs[0]
     result = Table(
         title=f"One flow, several codecs{where and f': {where}'}",
-        caption="Largest velocity error, and drifts: at the end, of the plain run's value.",
+        caption="Alltoall: from the last rank's call to the last return.\n" * (plain.exchange is not None)
+        + "Largest velocity error, and drifts: at the end, of the plain run's value.",
         box=SIMPLE_HEAD,
         padding=(0, 0, 0, 1),
     )
@@ -242,7 +253,7 @@ def verdicts(runs: list[Run], ranks: int, cores: int) -> list[str]:
             lines.append(f"{r.label}: {r.fallbacks} chunks were sent lossless in its place.")
     if ranks > cores:
         lines.append(
-            f"{ranks} ranks shared {cores} core{'s' * (cores > 1)}: time inside Alltoall is not shown,"
+            f"{ranks} ranks shared {cores} core{'s' * (cores > 1)}: time in Alltoall is not shown,"
             " since most of it is what another rank computes on the same core."
         )
     return lines

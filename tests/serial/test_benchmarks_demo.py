@@ -94,7 +94,7 @@ def test_verdict_says_when_time_or_the_flow_is_lost():
     assert text[5] == "same: neither saved nor lost time on this link."
     crowded = verdicts([plain, slow], ranks=4, cores=2)
     assert crowded[0] == "slow: LOST 1.00 s on this link."
-    assert crowded[1].startswith("4 ranks shared 2 cores: time inside Alltoall is not shown")
+    assert crowded[1].startswith("4 ranks shared 2 cores: time in Alltoall is not shown")
 
 
 @pytest.mark.parametrize(
