@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import spare_cores
 from benchmarks.netlab import Lab, Unavailable, watchdog
 from benchmarks.netlab.__main__ import main
 from benchmarks.netlab.launch import OPEN_MPI, find_mpiexec
@@ -242,3 +243,19 @@ def test_the_command_says_why_there_is_no_lab(monkeypatch):
 def test_the_command_has_the_status_of_the_program(lab):
     program = [sys.executable, "-m", "benchmarks.netlab", "--hosts", "1", "--", "sh", "-c", "exit 7"]
     assert subprocess.run(program, cwd=Path(__file__).parents[2]).returncode == 7
+
+
+@pytest.mark.exhaustive
+def test_spare_cores_are_measured_with_workers_and_without(lab):
+    options = ["--shared-cores", "--gbit", "0", "--operations", "alltoall", "--sizes", "64K", "--runs", "1"]
+    done = CliRunner().invoke(spare_cores.main, options)
+    assert done.exit_code == 0, done.output
+    (row,) = [line for line in done.output.splitlines() if f"| {HERE} shared | 0 | alltoall | 64K |" in line]
+    with_workers, without, gain = map(float, row.split("|")[5:8])
+    assert min(with_workers, without, gain) > 0
+
+
+def test_hosts_with_more_cores_than_there_are_are_not_measured():
+    done = CliRunner().invoke(spare_cores.main, ["--cores", "9999"])
+    assert done.exit_code == 2
+    assert f"two hosts of 9999 cores need more than {HERE}" in done.output
