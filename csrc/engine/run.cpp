@@ -18,8 +18,6 @@ namespace {
 constexpr double poll_seconds = 4e-6;
 // Between two looks at a device, at most.
 constexpr double device_seconds = 1e-5;
-// For how long a run that is announced encodes before the caller goes on.
-constexpr double announcing = 5e-4;
 // Seconds between two looks whether another rank has given up, while nothing arrives.
 constexpr double refusal_seconds = 1e-3;
 // Results of so many bytes and more are written past the cache.
@@ -94,7 +92,20 @@ Allocator& Run::scratch_pool() { return scratch_gpu_ ? scratch_gpu_->memory() : 
 
 bool Run::step() {
   std::lock_guard<std::mutex> alone(stepping_);
-  return progress();
+  if (held_until_ <= 0) {
+    held_until_ = posts;
+    return progress();
+  }
+  const bool is_over = now() > held_until_;
+  const int32_t op = is_over ? NONE : take(work_, 0);
+  if (is_over) held_until_ = posts;  // from the next step on: what it waited for may have arrived
+  if (op != NONE) execute(op);
+  return op != NONE;
+}
+
+bool Run::hold(double seconds) {
+  double never_held = 0;
+  return !device_ && held_until_.compare_exchange_strong(never_held, now() + seconds);
 }
 
 // What may be sent is announced before MPI progresses: else the peer's message goes first, and its answer
@@ -119,9 +130,11 @@ bool Run::progress() {
   return true;
 }
 
-void Run::announce() {
+void Run::announce(double seconds) {
   std::lock_guard<std::mutex> alone(stepping_);
-  const double end = now() + announcing;
+  if (broken_) return;
+  held_until_ = posts;
+  const double end = now() + seconds;
   post();
   if (device_ && step_device(device_work_, true)) post();
   for (int32_t op; now() < end && (op = take(work_)) != NONE; post()) execute(op);
@@ -149,7 +162,8 @@ bool Run::done() {
 void Run::rest(double seconds) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (is_on_device_) seconds = std::min(seconds, device_seconds);
-  if (messages_.empty() && device_work_.empty() && remaining_)
+  const bool may_post = held_until_ <= 0 && !messages_.empty();
+  if (!may_post && device_work_.empty() && remaining_)
     changed_.wait_for(lock, std::chrono::duration<double>(seconds));
 }
 

@@ -55,8 +55,12 @@ class Run : public Task {
   ~Run() override;
   Run(const Run&) = delete;
 
-  // Posts receives, and the sends that take little time to encode, without a look at what arrives.
-  void announce();
+  // Posts receives, and the sends that can be encoded in so many seconds, without a look at what arrives.
+  static constexpr double announcing = 5e-4;
+  void announce(double seconds = announcing);
+  // Until `announce`, and for so many seconds at most, the run encodes, but neither posts nor polls. False if
+  // it has posted anything, is held already, or has memory of a device.
+  bool hold(double seconds);
   bool step() override;
   bool done() override;
   bool broken() const override { return broken_; }
@@ -150,6 +154,8 @@ class Run : public Task {
   // before its time.
   std::atomic<bool> failed_{false}, misfit_{false}, broken_{false};
   std::atomic<int> busy_{0};  // operations that threads or devices carry out
+  static constexpr double posts = -1;
+  std::atomic<double> held_until_{0};  // 0 before anything is posted, `posts` afterwards
 
   std::mutex mutex_;  // of everything below but what only `step` uses
   std::condition_variable changed_;

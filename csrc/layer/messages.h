@@ -193,6 +193,8 @@ class Outgoing {
   std::vector<std::shared_ptr<engine::Task>> tasks() const;
   // Of one that is done; MPI's code.
   int conclude();
+  // No more chunks are encoded from the buffer, not even where a message of their receiver arrives.
+  void leave() { run_ && !buffer_->on_device() ? run_->give_up() : void(); }
   const engine::Stats& stats() const { return stats_; }
   const std::shared_ptr<const Stream> stream;
 

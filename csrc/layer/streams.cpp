@@ -25,6 +25,8 @@ constexpr uint64_t most_whole = 1 << 18, most_large = 1 << 21;
 // that had none is forgotten.
 constexpr double late_seconds = 50e-3, forgotten_seconds = 60;
 constexpr int last_looks = 4;
+// Seconds for which a message waits for that of its receiver: for each byte, and at most.
+constexpr double holding = 0.1e-9, most_holding = 5e-4;
 // Notices of sent, and of received messages, that may wait to be completed.
 constexpr size_t most_late = 32;
 
@@ -234,7 +236,7 @@ void Notices::may_be_truncated(int source, int tag) {
 
 bool Notices::awaited(int source, int tag, const void* receive) {
   return std::any_of(awaiting_.begin(), awaiting_.end(), [&](const auto& one) {
-    const auto [its_source, its_tag] = one.second;
+    const auto [its_source, its_tag, answers] = one.second;
     return one.first != receive && (its_source == source || its_source == library().any_source) &&
            (its_tag == tag || its_tag == library().any_tag);
   });
@@ -273,9 +275,10 @@ int64_t Notices::nbytes_of(int source, int tag, int64_t length) {
   return length;
 }
 
-void Notices::await(const void* receive, int source, int tag) {
+void Notices::await(const void* receive, int source, int tag, uint64_t nbytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  awaiting_[receive] = {source, tag};
+  Awaited& awaited = awaiting_[receive] = {source, tag, nbytes};
+  for (const Held& held : held_) pair(held, &awaited);
 }
 
 bool Notices::awaits(int source, int tag) {
@@ -286,6 +289,36 @@ bool Notices::awaits(int source, int tag) {
 void Notices::is_over(const void* receive) {
   std::lock_guard<std::mutex> lock(mutex_);
   awaiting_.erase(receive);
+}
+
+// A receive makes one message wait: it may be of an answer, or never complete.
+void Notices::pair(const Held& held, Awaited* awaited) {
+  if (held.dest != awaited->source || !awaited->answers) return;
+  const auto chunks = held.chunks.lock();
+  const double seconds = holding * double(std::min(held.nbytes, awaited->answers));
+  if (chunks && chunks->hold(std::min(seconds, most_holding))) awaited->answers = 0;
+}
+
+void Notices::hold(int dest, uint64_t nbytes, const std::shared_ptr<engine::Run>& chunks) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto ended = [](const Held& one) { return one.chunks.expired(); };
+  held_.erase(std::remove_if(held_.begin(), held_.end(), ended), held_.end());
+  held_.push_back({dest, nbytes, chunks});
+  for (auto& [receive, awaited] : awaiting_) pair(held_.back(), &awaited);
+}
+
+void Notices::announce_held(int source) {
+  std::vector<Held> some;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto others = [source](const Held& one) { return one.dest != source; };
+    const auto first = std::stable_partition(held_.begin(), held_.end(), others);
+    some.assign(first, held_.end());
+    held_.erase(first, held_.end());
+  }
+  const double end = engine::now() + engine::Run::announcing;  // for all of them together
+  for (const Held& one : some)
+    if (const auto chunks = one.chunks.lock()) chunks->announce(end - engine::now());
 }
 
 // Requires the lock.

@@ -133,10 +133,17 @@ class Notices {
   // Bytes of a message that a probe has found and that looks compressed; negative where they are not known
   // yet.
   int64_t nbytes_of(int source, int tag, int64_t length);
-  // A receive waits for messages of any source and tag that match, until it is `over`.
-  void await(const void* receive, int source, int tag);
+  // A receive of so many bytes waits for messages of any source and tag that match, until it is `over`.
+  void await(const void* receive, int source, int tag, uint64_t nbytes);
   void is_over(const void* receive);
   bool awaits(int source, int tag);
+  // MPI may answer the announcement of a large message behind the bytes that it has queued for the same rank,
+  // so the chunks of both directions are to be announced before either side answers. A message's chunks
+  // therefore wait for a message of their receiver, for a short time, if a receive that names this rank is
+  // posted before the chunks are.
+  void hold(int dest, uint64_t nbytes, const std::shared_ptr<engine::Run>& chunks);
+  // Announces the chunks that wait for a message of this rank.
+  void announce_held(int source);
 
   // Whether no message is under way, and all notices sent, and of what was received, have arrived.
   bool settled();
@@ -144,8 +151,19 @@ class Notices {
   bool up_to_date();
 
  private:
+  // `answers`: bytes of a receive that no message has waited for yet.
+  struct Awaited {
+    int source, tag;
+    uint64_t answers;
+  };
+  struct Held {
+    int dest;
+    uint64_t nbytes;
+    std::weak_ptr<engine::Run> chunks;
+  };
   void collect();
   bool exchanged();
+  static void pair(const Held& held, Awaited* awaited);
   // By another receive than this one.
   bool awaited(int source, int tag, const void* receive = nullptr);
 
@@ -161,7 +179,8 @@ class Notices {
   struct Known : Notice { bool may_be_truncated = false; };
   std::map<std::pair<int, uint32_t>, Known> known_;  // by source and serial number
   std::map<std::pair<int, uint32_t>, bool> late_;  // messages received before their notices
-  std::map<const void*, std::pair<int, int>> awaiting_;
+  std::map<const void*, Awaited> awaiting_;
+  std::vector<Held> held_;
   // Messages without a notice, by source, tag and length: when one was found first, and last.
   std::map<std::tuple<int, int, int64_t>, std::pair<double, double>> unannounced_;
 };

@@ -20,6 +20,8 @@ Own irecv("PMPI_Irecv"), irecv_c("PMPI_Irecv_c"), isend("PMPI_Isend"), isend_c("
     type_commit("PMPI_Type_commit"), type_free("PMPI_Type_free");
 
 constexpr uint64_t scratch_nbytes = largest_first_chunk + first_room;
+// Larger chunks may go in one direction at a time on any MPI, and smaller ones on Open MPI.
+constexpr uint64_t both_ways_nbytes = 1 << 20;
 
 std::shared_ptr<engine::Task> task_of(Word* request, void* status, uint64_t nbytes) {
   return make_request(engine_library(), request, status, nbytes);
@@ -83,7 +85,7 @@ int Incoming::post(int source, int tag) {
   } else {
     n = buffer_->count, type = buffer_->handle;
   }
-  if (notices_) notices_->await(this, source, tag);
+  if (notices_) notices_->await(this, source, tag, buffer_->nbytes);
   request_task_ = make_request(engine_library(), &request_, status_, nbytes_);
   Own& begin = irecv.of(n, irecv_c);
   const int error =
@@ -169,6 +171,7 @@ void Incoming::look() {
     begin(opening, data + sizeof opening, length);
     return;
   }
+  if (notices_) notices_->announce_held(source_of(status_));
   nbytes_ = uint64_t(length);
   const std::string from = " from rank " + std::to_string(source_of(status_));
   if (nbytes_ > buffer_->nbytes) {
@@ -233,6 +236,7 @@ void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t length
                          : opening.itemsize == 4 ? UINT32
                                                  : UINT64;
   const Receiving& how = receiving(dtype);
+  if (notices_) notices_->announce_held(source);
   if (cut.count) {
     // Of what is dropped nothing is written.
     std::unique_ptr<engine::Wire> wire = make_wire(engine_library(), notices_->frames->handle());
@@ -346,7 +350,10 @@ int Outgoing::begin(int dest, int tag, bool synchronous) {
                              Word(int64_t(tag)), comm_->handle, &request_))
     return failed;
   alone.unlock();
-  if (run_) run_->announce();
+  if (!run_) return 0;
+  const bool one_way = mpi.abi == Abi::open_mpi || cut.step * each > both_ways_nbytes;
+  if (one_way && run_->is_long() && !on_gpu) notices.hold(dest, buffer_->nbytes, run_);
+  else run_->announce();
   return 0;
 }
 
@@ -422,6 +429,7 @@ void Transfer::cancel() {
 
 void Transfer::abandon() {
   if (in_) in_->leave();
+  if (out_) out_->leave();
   Pending::abandon();
 }
 
