@@ -268,6 +268,27 @@ def _exchange(comm: MPI.Comm, values: Source, n: int) -> Case:
     return Case(call, recv, 2 * send.nbytes)
 
 
+def _request_reply(comm: MPI.Comm, values: Source, n: int) -> Case:
+    """Rank 0 posts the receive of a reply, sends a request and waits; the time is that of one message."""
+    peer = peer_of(comm)
+    send, recv = values(n), values.empty(n if peer is not None else 0)
+
+    def call(c: MPI.Comm) -> None:
+        if peer is None:
+            return
+        if comm.rank > peer:
+            c.Recv(recv, peer)
+            c.Send(send, peer)
+        elif in_window(c):
+            reply = c.Irecv(recv, peer)
+            c.Send(send, peer)
+            reply.Wait()
+        else:
+            c.Sendrecv(send, peer, recvbuf=recv, source=peer)
+
+    return Case(call, recv, send.nbytes, repeats=2)
+
+
 #: Operations of all ranks.
 COLLECTIVES: dict[str, Operation] = {
     "allgather": partial(_gathered, op="Allgather", counted=False, rooted=False),
@@ -292,6 +313,7 @@ MESSAGES: dict[str, Operation] = {
     "latency": partial(_latency, peer_of=peer_of),
     "mbw_mr": partial(_bandwidth, peer_of=partner_of, pairs=True),
     "multi_lat": partial(_latency, peer_of=partner_of),
+    "request_reply": _request_reply,
     "sendrecv": _exchange,
 }
 #: Operations with several messages on their way at once.

@@ -23,7 +23,7 @@ COLLECTIVES = (
     "scatter",
     "scatterv",
 )
-MESSAGES = ("bibw", "bw", "latency", "mbw_mr", "multi_lat", "sendrecv")
+MESSAGES = ("bibw", "bw", "latency", "mbw_mr", "multi_lat", "request_reply", "sendrecv")
 #: Those that begin and are waited for later, beside computing.
 NONBLOCKING = tuple(f"i{op}" for op in COLLECTIVES if op != "barrier")
 OPERATIONS = (*COLLECTIVES, *MESSAGES, *NONBLOCKING)
@@ -50,11 +50,11 @@ class Bench(click.Command):
 def command(ctx: click.Context, ranks: int | None, op: str, options: tuple[str, ...]) -> None:
     """Time an operation on compressed messages beside plain MPI, as the OSU benchmarks do.
 
-    OP is a collective, such as alltoall or reduce_scatter; bw, bibw, latency, sendrecv, or mbw_mr and
-    multi_lat of several pairs of ranks; or a nonblocking collective such as ialltoall, with the part of its
-    time that a computation beside it hides. Among its OPTIONS are --codec, --sizes, --iters, --data FILE,
-    --dtype, --pickle and --json. Sizes are those of the buffer that a rank passes: of alltoall all of it,
-    where OSU counts what goes to one rank. Outside of mpiexec the command starts its ranks itself.
+    OP is a collective, such as alltoall or reduce_scatter; bw, bibw, latency, sendrecv, request_reply, or
+    mbw_mr and multi_lat of several pairs of ranks; or a nonblocking collective such as ialltoall, with the
+    part of its time that a computation beside it hides. Among its OPTIONS are --codec, --sizes, --iters,
+    --data FILE, --dtype, --pickle and --json. Sizes are those of the buffer that a rank passes: of alltoall
+    all of it, where OSU counts what goes to one rank. Outside of mpiexec the command starts its ranks itself.
     """
     if not is_launched() and "--help" not in options:
         ctx.exit(relaunch(ranks or 2, ["bench", op, *options]))
