@@ -92,12 +92,10 @@ Allocator& Run::scratch_pool() { return scratch_gpu_ ? scratch_gpu_->memory() : 
 
 bool Run::step() {
   std::lock_guard<std::mutex> alone(stepping_);
-  if (held_until_ <= 0) {
-    held_until_ = posts;
-    return progress();
-  }
+  if (held_until_ == 0) held_until_ = posts;
+  if (held_until_ < 0) return progress();
   const bool is_over = now() > held_until_;
-  const int32_t op = is_over ? NONE : take(work_, 0);
+  const int32_t op = is_over ? NONE : take(work_);
   if (is_over) held_until_ = posts;  // from the next step on: what it waited for may have arrived
   if (op != NONE) execute(op);
   return op != NONE;
