@@ -135,10 +135,9 @@ def _workers() -> str:
     if not most:
         cause = "one core" if len(mine.affinity) == 1 else f"a CPU quota of {mine.quota:g} cores"
         return f"none: this process has {cause}"
-    return (
-        f"up to {most} with one rank on this node, fewer with several, {long} while cores are free: "
-        f"{free_cores():g} of {os.cpu_count()} now"
-    )
+    free = free_cores()
+    now = "" if free is None else f": {free} of {os.cpu_count()} now"
+    return f"up to {most} with one rank on this node, fewer with several, {long} while cores are free{now}"
 
 
 def _gpu() -> dict[str, str]:

@@ -11,7 +11,7 @@ __all__ = ["MOST_WORKERS", "Cores", "cores_of_process", "free_cores", "spare_cor
 
 #: Most worker threads of a rank that nobody asked for.
 MOST_WORKERS = 8
-_MOUNT, _GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_MOUNT, _GROUPS, _LOADS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/loadavg")
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,15 @@ def spare_cores(mine: Cores, node: list[Cores]) -> tuple[int, float]:
     return min(MOST_WORKERS, max(0, shared_out)), len(node) / cores
 
 
-def free_cores() -> int:
-    """Cores of this machine that no other thread runs on now; csrc/engine/free_cores.cpp has averages."""
-    running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+def free_cores(loads: Path = _LOADS) -> int | None:
+    """Cores of this machine that no other thread runs on now; None where the system does not tell.
+
+    csrc/engine/free_cores.cpp has the average that calls go by.
+    """
+    try:
+        running = int(loads.read_text().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return None
     return max(0, (os.cpu_count() or 1) - running + 1)
 
 

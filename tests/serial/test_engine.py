@@ -17,7 +17,7 @@ from compcoll.codecs import Codec, decode
 from compcoll.core.errors import MismatchError
 from compcoll.engine import _engine
 from compcoll.engine.coding import coding
-from compcoll.engine.cores import Cores, cores_of_process, spare_cores
+from compcoll.engine.cores import Cores, cores_of_process, free_cores, spare_cores
 from compcoll.frame import HEADER_NBYTES
 from compcoll.schedule.trace import Tracer, trace
 
@@ -383,6 +383,13 @@ def test_quotas_of_control_groups_are_found(tmp_path, groups, files, quota):
         (tmp_path / "mount" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mount" / name).write_text(text)
     assert cores_of_process(tmp_path / "mount", tmp_path / "cgroup").quota == quota
+
+
+@pytest.mark.parametrize("text", [None, "", "0.5 0.5 0.5 x/7 1"])
+def test_free_cores_are_unknown_where_the_system_does_not_tell(tmp_path, text):
+    if text is not None:
+        (tmp_path / "loadavg").write_text(text)
+    assert free_cores(tmp_path / "loadavg") is None
 
 
 @pytest.mark.parametrize(
