@@ -128,7 +128,11 @@ def _workers() -> str:
     from compcoll.engine.cores import cores_of_process, free_cores, spare_cores
 
     long = "in calls that code for 0.2 ms or more"
-    if (named := environment.threads()) is not None:
+    try:
+        named = environment.threads()
+    except ValueError as error:
+        return str(error)
+    if named is not None:
         return f"{named} on each rank (COMPCOLL_THREADS), {long}" if named else "none (COMPCOLL_THREADS)"
     mine = cores_of_process()
     most, _ = spare_cores(mine, [mine])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -12,6 +13,9 @@ __all__ = ["MOST_WORKERS", "Cores", "cores_of_process", "free_cores", "spare_cor
 #: Most worker threads of a rank that nobody asked for.
 MOST_WORKERS = 8
 _MOUNT, _GROUPS, _LOADS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/loadavg")
+
+#: A line of /proc/self/cgroup: a number, controllers, of which version 2 names none, and the group's path.
+_GROUP = re.compile(r"[0-9]+:([^:]*):(.*)")
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,9 @@ def cores_of_process(mount: Path = _MOUNT, groups: Path = _GROUPS) -> Cores:
     """
     quota, group = inf, 0
     for folder in _folders(mount, groups):
-        if (found := _quota(folder)) < quota:
-            quota, group = found, folder.stat().st_ino
+        found, number = _quota(folder)
+        if found < quota:
+            quota, group = found, number
     return Cores(frozenset(os.sched_getaffinity(0)), quota, group)
 
 
@@ -81,22 +86,25 @@ def _folders(mount: Path, groups: Path) -> list[Path]:
         return []
     found = []
     for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        group = _GROUP.fullmatch(line)
+        if group is None or (group[1] and "cpu" not in group[1].split(",")):
             continue
+        controllers, path = group.groups()
         root = mount / controllers
         inside = root / path.lstrip("/")
         found += [one for one in (inside, *inside.parents) if one.is_relative_to(root)]
     return found
 
 
-def _quota(folder: Path) -> float:
-    """Cores whose time a control group may use; infinite without a limit."""
+def _quota(folder: Path) -> tuple[float, int]:
+    """Cores whose time a control group may use, infinite without a limit; and the group's number."""
     try:
         if (file := folder / "cpu.max").exists():
             quota, period = file.read_text().split()
         else:
             quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        return inf if quota == "max" or int(quota) < 0 else int(quota) / int(period)
-    except (OSError, ValueError):
-        return inf
+        if quota == "max" or int(quota) < 0:
+            return inf, 0
+        return int(quota) / int(period), folder.stat().st_ino
+    except (OSError, ValueError, ZeroDivisionError):
+        return inf, 0

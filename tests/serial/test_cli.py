@@ -95,6 +95,7 @@ def test_info_tells_versions_codecs_and_levels(run):
         ({2}, math.inf, None, "none: this process has one core"),
         ({2}, math.inf, "5", "5 on each rank (COMPCOLL_THREADS)"),
         ({0, 1}, math.inf, "0", "none (COMPCOLL_THREADS)"),
+        ({0, 1}, math.inf, "x", "COMPCOLL_THREADS = 'x': not a whole number"),
     ],
 )
 def test_info_says_why_there_are_so_many_workers(run, monkeypatch, cores, quota, threads, said):

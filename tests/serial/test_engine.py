@@ -373,6 +373,8 @@ def test_scratch_memory_goes_back(comm):
         ),
         ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, math.inf),
         ("0::/\n", {"cpu.max": "what is this\n"}, math.inf),
+        ("0::/\n", {"cpu.max": "100000 0\n"}, math.inf),
+        ("no group\n", {"cpu.max": "100000 100000\n"}, math.inf),
         (None, {}, math.inf),
     ],
 )
