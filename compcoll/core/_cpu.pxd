@@ -102,12 +102,15 @@ cdef extern from "engine/coding.h" namespace "compcoll::engine" nogil:
         int32_t codec
         uint64_t params[3][2]
     int32_t CODEC_CALLBACK "compcoll::engine::Attempt::CALLBACK"
+    cdef cppclass CPace "compcoll::engine::Pace":
+        pass
     cdef cppclass CCoding "compcoll::engine::Coding":
         const Level* const* level
         uint32_t dtype
         cbool lossless, parts
         vector[CAttempt] attempts
         Callbacks callbacks
+        CPace* pace
     cdef cppclass CReference "compcoll::engine::Reference":
         const uint8_t* data
         uint64_t nbytes, name
@@ -131,6 +134,7 @@ cdef class Call:
 
 cdef class Coding:
     cdef CCoding own
+    cdef CPace pace
     cdef object decoder, guard
     cdef dict calls
     cdef bint calls_back

@@ -182,6 +182,7 @@ cdef class Coding:
                 attempt.params[ndim][0], attempt.params[ndim][1] = params[ndim]
             self.own.attempts.push_back(attempt)
             self.calls_back = self.calls_back or attempt.codec == CODEC_CALLBACK
+        self.own.pace = &self.pace
         self.own.callbacks.context = <void*>self
         self.own.callbacks.encode = call_encode
         self.own.callbacks.decode = call_decode

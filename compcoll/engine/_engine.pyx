@@ -26,7 +26,8 @@ from compcoll.core._cpu cimport (
     CCoding, CCount, Coding, Compiled, Count, CSchedule, Error, exception_of, Problem,
 )
 from compcoll.engine.native cimport (
-    CEnd, CEngine, CHelp, CNeighbours, create_segment, CSegment, CSegmentAddress, CSharedMemory, open_segment, Stats,
+    CEnd, CEngine, CHelp, CNeighbours, create_segment, CSegment, CSegmentAddress, CSharedMemory, open_segment,
+    Stats,
 )
 
 

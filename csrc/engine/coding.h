@@ -2,7 +2,6 @@
 #pragma once
 #include <atomic>
 #include <limits>
-#include <memory>
 #include <vector>
 
 #include "bases.h"
@@ -105,7 +104,7 @@ struct Coding {
   bool parts = false;  // whether real numbers are parts of complex ones, whose errors bounds are then
   std::vector<Attempt> attempts;
   Callbacks callbacks;
-  std::shared_ptr<Pace> pace = std::make_shared<Pace>();  // of all calls with this codec
+  Pace* pace = nullptr;  // of all calls with this codec, if anybody keeps it
 };
 
 // The type in which sums are formed.

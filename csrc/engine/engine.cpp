@@ -14,8 +14,8 @@ std::vector<Task*> pointers(const std::vector<std::shared_ptr<Task>>& tasks) {
 
 // Seconds that one thread takes to code what a schedule says; NaN if that is unknown.
 double seconds_of(const Schedule& schedule, const Coding& coding) {
-  double sum = 0;
-  for (int kind = 0; kind < Pace::n_kinds; kind++)
+  double sum = coding.pace ? 0 : std::numeric_limits<double>::quiet_NaN();
+  for (int kind = 0; coding.pace && kind < Pace::n_kinds; kind++)
     sum += coding.pace->seconds(kind, schedule.coded_of[kind] * itemsize(coding.dtype));
   return sum;
 }

@@ -364,7 +364,7 @@ void Run::execute(int32_t op) {
 }
 
 void Run::note_pace(const Op& op, const Outcome& outcome) {
-  if (op.kind > ADD || op.block == NONE || op.inside || outcome.error || failed_) return;
+  if (!coding_.pace || op.kind > ADD || op.block == NONE || op.inside || outcome.error || failed_) return;
   if (const uint64_t n = uint64_t(schedule_->blocks[op.block].n))
     coding_.pace->note(op.kind, outcome.seconds, n * itemsize(coding_.dtype));
 }
