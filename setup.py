@@ -126,9 +126,9 @@ class EditableWheel(editable_wheel):
 def write_operations(path):
     """Write the table of operations for csrc/layer: a ROW for each, in one of two lists.
 
-    A ROW has the number of C's arguments; the names of the blocking and the nonblocking function, and
-    Fortran's; a letter for each argument; and whether a rank sends a block to each other, receives one from
-    each, and whether each pair of ranks decides.
+    A ROW has the number of arguments; the names of the blocking and the nonblocking function; a letter for
+    each argument; and whether a rank sends a block to each other, receives one from each, and whether each
+    pair of ranks decides.
     """
     table = runpy.run_path("compcoll/operations.py")
     letters = {"NONE": "", "ONE": "bnt", "EACH": "bnt", "COUNTED": "bvvt", "TYPED": "bvvw"}
@@ -139,7 +139,7 @@ def write_operations(path):
         kinds += "rc" if op.root else "c"
         facts = (op.send.many, op.recv.many, op.decides.name == "PAIR")
         flags = ", ".join(str(fact).lower() for fact in facts)
-        row = f'ROW({len(kinds)}, {op.name}, {op.nonblocking}, {op.name.lower()}, "{kinds}", {flags})'
+        row = f'ROW({len(kinds)}, {op.name}, {op.nonblocking}, "{kinds}", {flags})'
         lists["ACCELERATED" if op.algorithms else "OTHERS"].append(row)
     macros = (f"#define {name}(ROW) \\\n  " + " \\\n  ".join(rows) for name, rows in lists.items())
     notes = "// Written by setup.py from compcoll/operations.py.", "// clang-format off"

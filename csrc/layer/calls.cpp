@@ -90,7 +90,6 @@ int submit_to_mpi(const Call& call) {
   std::vector<Word> words(call.words, call.words + call.n_words);
   words.back() = reinterpret_cast<Word>(&work->plain);
   work->check = call.check;
-  work->keep = {call.keep};
   work->staged = call.staged;
   work->plains.push_back(&work->plain);
   if (int error = plain(call, words.data())) return error;
@@ -98,9 +97,7 @@ int submit_to_mpi(const Call& call) {
 }
 
 // Whether something belongs to a call that MPI carries out until its end.
-bool submits(const Call& call) {
-  return call.form == nonblocking && (call.check || call.keep || call.staged);
-}
+bool submits(const Call& call) { return call.form == nonblocking && (call.check || call.staged); }
 
 // MPI carries a call out; its code.
 int mpi_carries_out(const Call& call) {
@@ -189,7 +186,6 @@ int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Argume
   auto work = std::make_shared<Work>(call.comm.shared_from_this(), std::move(entry), call.name, call.form);
   work->began = engine::now();
   work->check = call.check;
-  work->keep = {call.keep};
   return work->beginning([&] { return begin_and_end(call, arguments, poisoned, work); });
 }
 

@@ -58,7 +58,7 @@ struct Operation {
   bool one_buffer() const { return send.buf < 0; }
 };
 
-#define COMPCOLL_FACTS(n, name, method, fortran, ...) {#name, __VA_ARGS__},
+#define COMPCOLL_FACTS(n, name, method, ...) {#name, __VA_ARGS__},
 constexpr Operation operations[] = {ACCELERATED(COMPCOLL_FACTS) OTHERS(COMPCOLL_FACTS)};
 
 enum SideName { send_side, recv_side };
@@ -95,7 +95,6 @@ struct Call {
   std::shared_ptr<engine::Marks> marks = nullptr;  // behind what the caller has started there
   std::shared_ptr<Staged> staged = nullptr;  // of a call on copies of that
   std::shared_ptr<Check> check = nullptr;  // of a nonblocking one, whose comparison ends with it
-  std::shared_ptr<void> keep = nullptr;  // of a nonblocking one: what MPI may look at until its end
 
   const Operation& op() const { return operations[name]; }
   int root() const { return op().root < 0 ? 0 : int32_t(words[op().root]); }

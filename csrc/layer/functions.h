@@ -33,16 +33,12 @@ constexpr int unavailable = int(0xaaaaaaaa);
 extern std::atomic<bool> is_enabled;
 inline bool is_ours() { return !reentrant && is_enabled.load(std::memory_order_relaxed); }
 
-// Handles of C that Fortran gave as numbers.
-Word type_of_fortran(const void* number);
-Word comm_of_fortran(const void* number);
-
 }  // namespace layer
 }  // namespace compcoll
 
 #define CALLER __builtin_return_address(0)
 
-// A function of C, and what comes behind it as `next`.
+// A function, and what comes behind it as `next`.
 #define C_FUNCTION(symbol, parameters)                                              \
   static compcoll::layer::Next next_##symbol("MPI_" #symbol);                       \
   extern "C" int layer_MPI_##symbol parameters;                                     \
@@ -50,15 +46,7 @@ Word comm_of_fortran(const void* number);
       "MPI_" #symbol, reinterpret_cast<void*>(layer_MPI_##symbol), &next_##symbol); \
   extern "C" int layer_MPI_##symbol parameters
 
-// One of Fortran.
-#define FORTRAN_FUNCTION(symbol, parameters)                                                               \
-  static compcoll::layer::Next next_##symbol(#symbol);                                                     \
-  extern "C" void layer_##symbol parameters;                                                               \
-  static compcoll::layer::Registered registered_##symbol(#symbol, reinterpret_cast<void*>(layer_##symbol), \
-                                                         &next_##symbol);                                  \
-  extern "C" void layer_##symbol parameters
-
-// N arguments, as parameters and by name; all of Fortran's are addresses.
+// N arguments, as parameters and by name.
 #define C_1 compcoll::layer::Word a
 #define C_2 C_1, compcoll::layer::Word b
 #define C_3 C_2, compcoll::layer::Word c

@@ -2,11 +2,15 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <execinfo.h>
 #include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 #include <unordered_map>
@@ -101,7 +105,29 @@ bool is_served(std::string_view name) {
 bool is_hooked(std::string_view name) {
   for (const char* other : {"MPI_Init", "MPI_Init_thread", "MPI_Query_thread"})
     if (name == other) return false;
-  return name.substr(0, 4) == "MPI_";
+  return true;
+}
+
+// Calls `visit` with the name and the place of each slot for a function; how many there are.
+template <class Visit>
+int visit_slots(const Object& object, Visit&& visit) {
+  int n_slots = 0;
+  for (int part = 0; part < 2; part++) {
+    for (size_t i = 0; i < object.n_relocations[part]; i++) {
+      const ElfW(Rela) & relocation = object.relocations[part][i];
+      if (!is_slot(relocation)) continue;
+      n_slots++;
+      visit(object.strings + object.symbols[ELF64_R_SYM(relocation.r_info)].st_name,
+            reinterpret_cast<void**>(object.base + relocation.r_offset));
+    }
+  }
+  return n_slots;
+}
+
+std::unordered_map<std::string_view, const Function*> functions_by_name() {
+  std::unordered_map<std::string_view, const Function*> found;
+  for (const Function& function : functions()) found[function.name] = &function;
+  return found;
 }
 
 const void* hooked_base = nullptr;
@@ -125,36 +151,28 @@ int hook(void* handle, std::string* problem) {
   object.name = map->l_name, object.base = map->l_addr;
   hooked_base = base_of(map->l_ld);
   dl_iterate_phdr(describe, &object);
-  std::unordered_map<std::string_view, const Function*> wanted;
-  for (const Function& function : functions()) wanted[function.name] = &function;
-  int n_hooked = 0, n_slots = 0;
-  for (int part = 0; part < 2; part++) {
-    for (size_t i = 0; i < object.n_relocations[part]; i++) {
-      const ElfW(Rela) & relocation = object.relocations[part][i];
-      if (!is_slot(relocation)) continue;
-      n_slots++;
-      const char* name = object.strings + object.symbols[ELF64_R_SYM(relocation.r_info)].st_name;
-      auto found = wanted.find(name);
-      if (found == wanted.end()) continue;
-      const Function& function = *found->second;
-      auto slot = reinterpret_cast<void**>(object.base + relocation.r_offset);
-      void* there = *slot;
-      const bool served = is_served(name);
-      if (there && Next::preloaded && Next::is_preloads(there)) {
-        // mpi4py looks for names that an MPI may lack.
-        if (!served && !function.next->exists()) write(object, slot, nullptr);
-        n_hooked++;
-        continue;
-      }
-      if (!is_hooked(name) || (!there && !served)) continue;
+  const auto wanted = functions_by_name();
+  int n_hooked = 0;
+  const int n_slots = visit_slots(object, [&](const char* name, void** slot) {
+    auto found = wanted.find(name);
+    if (found == wanted.end()) return;
+    const Function& function = *found->second;
+    void* there = *slot;
+    const bool served = is_served(name);
+    if (there && Next::preloaded && Next::is_preloads(there)) {
+      // mpi4py looks for names that an MPI may lack.
+      if (!served && !function.next->exists()) write(object, slot, nullptr);
       n_hooked++;
-      if (there == function.function) continue;
-      // A slot that was not looked up yet leads to where that would be done, which would write to it again.
-      if (object.contains(there)) there = dlsym(handle, name);
-      if (there) function.next->set(there);
-      write(object, slot, function.function);
+      return;
     }
-  }
+    if (!is_hooked(name) || (!there && !served)) return;
+    n_hooked++;
+    if (there == function.function) return;
+    // A slot that was not looked up yet leads to where that would be done, which would write to it again.
+    if (object.contains(there)) there = dlsym(handle, name);
+    if (there) function.next->set(there);
+    write(object, slot, function.function);
+  });
   if (!n_hooked) {
     *problem = object.name + " has " + std::to_string(n_slots) + " slots of functions, and none of MPI's";
   }
@@ -169,6 +187,69 @@ void hook_caller(const void* caller) {
   if (!object) return;
   hook(object, &problem);
   dlclose(object);
+}
+
+namespace {
+
+// Libraries of Open MPI's with the functions of Fortran; those for `use mpi_f08` call those for mpif.h.
+bool is_of_fortran(const char* path) {
+  return path && (strstr(path, "libmpi_mpifh") || strstr(path, "libmpi_usempif08"));
+}
+
+// Libraries of Fortran, unless nothing was loaded since `n_before` objects were.
+struct Search {
+  unsigned long long n_before, n_loaded;
+  std::vector<Object> found;
+};
+
+int search(dl_phdr_info* info, size_t size, void* given) {
+  auto search = static_cast<Search*>(given);
+  search->n_loaded = info->dlpi_adds;
+  if (search->n_loaded == search->n_before) return 1;
+  if (!is_of_fortran(info->dlpi_name)) return 0;
+  Object& object = search->found.emplace_back();
+  object.base = info->dlpi_addr;
+  describe(info, size, &object);
+  return 0;
+}
+
+// A rank says so for all.
+void say_not_served() {
+  static std::atomic<bool> said{false};
+  const char* rank = getenv("OMPI_COMM_WORLD_RANK");
+  if (said.exchange(true) || (rank && strcmp(rank, "0"))) return;
+  fprintf(stderr, "compcoll: calls from Fortran are not accelerated with Open MPI 5 and later\n");
+}
+
+}  // namespace
+
+void hook_fortran() {
+  static std::atomic<unsigned long long> n_loaded{0};
+  Search all{n_loaded, 0, {}};
+  dl_iterate_phdr(search, &all);
+  n_loaded = all.n_loaded;
+  if (all.found.empty()) return;
+  // Some functions of later ones write to MPI's own request behind the call.
+  if (own("PMPI_Alltoall_init")) return say_not_served();
+  const auto wanted = functions_by_name();
+  for (const Object& object : all.found) {
+    visit_slots(object, [&](const char* name, void** slot) {
+      auto found = name[0] == 'P' ? wanted.find(name + 1) : wanted.end();
+      if (found != wanted.end()) write(object, slot, found->second->function);
+    });
+  }
+}
+
+const void* caller_beyond_fortran(const void* caller) {
+  auto is_of_program = [](const void* address) {
+    Dl_info info;
+    return !dladdr(address, &info) || !is_of_fortran(info.dli_fname);
+  };
+  if (is_of_program(caller)) return caller;
+  void* frames[64];
+  void** const end = frames + backtrace(frames, 64);
+  void** const found = std::find_if(std::find(frames, end, caller), end, is_of_program);
+  return found == end ? caller : *found;
 }
 
 }  // namespace layer

@@ -1,5 +1,5 @@
-// Calls of a loaded object, mpi4py's extension module, made to come to the layer: its relocation slots are
-// rewritten.
+// Calls of loaded objects, mpi4py's extension module and libraries of Fortran, made to come to the layer: their
+// relocation slots are rewritten.
 #pragma once
 #include <string>
 
@@ -17,6 +17,14 @@ void hook_caller(const void* caller);
 
 // Whether a caller is of that object.
 bool is_of_hooked(const void* caller);
+
+// Makes the slots of Open MPI's libraries of Fortran, which call MPI's functions of C by their names with P,
+// point to those of the layer, behind which comes what comes behind calls of C. Does nothing where no object
+// was loaded since the last time.
+void hook_fortran();
+
+// The address in a program whose call has come by such a library, or `caller` itself.
+const void* caller_beyond_fortran(const void* caller);
 
 }  // namespace layer
 }  // namespace compcoll

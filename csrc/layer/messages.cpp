@@ -10,6 +10,7 @@
 #include "engine/clock.h"
 #include "errors.h"
 #include "functions.h"
+#include "hook.h"
 #include "record.h"
 #include "truncation.h"
 
@@ -26,14 +27,13 @@ constexpr Form form_of(std::string_view name) {
 
 }  // namespace
 
-#define COMPCOLL_ROW(n, name, op, fortran, kinds) {#name, kinds, op, form_of(#name)},
+#define COMPCOLL_ROW(n, name, op, kinds) {#name, kinds, op, form_of(#name)},
 constexpr Row all_rows[] = {MESSAGES(COMPCOLL_ROW, COMPCOLL_ROW, COMPCOLL_ROW)};
 const Row* const rows = all_rows;
 
 namespace {
 
-Own message_c2f("PMPI_Message_c2f"), message_f2c("PMPI_Message_f2c"), type_dup("PMPI_Type_dup"),
-    type_free("PMPI_Type_free"), mrecv("PMPI_Mrecv"), mrecv_c("PMPI_Mrecv_c");
+Own type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free"), mrecv("PMPI_Mrecv"), mrecv_c("PMPI_Mrecv_c");
 
 bool is_replace(Name name) { return name == Sendrecv_replace || name == Isendrecv_replace; }
 bool is_buffered(Name name) {
@@ -41,39 +41,29 @@ bool is_buffered(Name name) {
          name == Rsend_init;
 }
 
-void* status_at(Convention convention, Word word) {
-  bool ignored = convention == Convention::fortran
-                     ? is_status_ignore_of_fortran(reinterpret_cast<void*>(word))
-                     : word == library().ignored_status;
-  return ignored ? nullptr : reinterpret_cast<void*>(word);
-}
-
-Message message_of(Name name, Convention convention, const Word* words) {
+Message message_of(Name name, bool large_count, const Word* words) {
   const Library& mpi = library();
-  const bool fortran = convention == Convention::fortran;
   Message message = {};
   message.name = name;
   const char* kinds = message.row().kinds;
   for (int i = 0; kinds[i]; i++) {
     Word word = words[i];
     void* place = reinterpret_cast<void*>(word);
-    auto number = [&] { return fortran ? *static_cast<int*>(place) : int32_t(word); };
-    auto buffer = [&] { return fortran ? buffer_of_fortran(place) : word; };
-    auto count = [&] { return convention == Convention::large ? int64_t(word) : number(); };
-    auto type = [&] { return fortran ? type_of_fortran(place) : mpi.handle_of(word); };
+    const int number = int32_t(word);
+    const int64_t count = large_count ? int64_t(word) : number;
     switch (kinds[i]) {
-      case 'b': message.sendbuf = buffer(); break;
-      case 'n': message.sendcount = count(); break;
-      case 't': message.sendtype = type(); break;
-      case 'd': message.dest = number(), message.sends = true; break;
-      case 'g': message.sendtag = number(); break;
-      case 'B': message.recvbuf = buffer(), message.receives = true; break;
-      case 'N': message.recvcount = count(); break;
-      case 'T': message.recvtype = type(); break;
-      case 'S': message.source = number(); break;
-      case 'G': message.recvtag = number(); break;
-      case 'c': message.comm = look_up(fortran ? comm_of_fortran(place) : word); break;
-      case 's': message.status = status_at(convention, word); break;
+      case 'b': message.sendbuf = word; break;
+      case 'n': message.sendcount = count; break;
+      case 't': message.sendtype = mpi.handle_of(word); break;
+      case 'd': message.dest = number, message.sends = true; break;
+      case 'g': message.sendtag = number; break;
+      case 'B': message.recvbuf = word, message.receives = true; break;
+      case 'N': message.recvcount = count; break;
+      case 'T': message.recvtype = mpi.handle_of(word); break;
+      case 'S': message.source = number; break;
+      case 'G': message.recvtag = number; break;
+      case 'c': message.comm = look_up(word); break;
+      case 's': message.status = word == mpi.ignored_status ? nullptr : place; break;
       case 'q': message.request = place; break;
       case 'f': message.flag = place; break;
       case 'm': message.message = place; break;
@@ -279,7 +269,8 @@ Record begin_message_record(const Message& m) {
   record.comm = m.comm->number(), record.size = m.comm->size;
   record.nbytes = m.sends ? m.sent() : m.room(), record.sends = m.sends && m.comm->size > 1;
   if (recorder.has_sites())
-    record.site = recorder.site(m.caller, record.comm, name_of(m.comm->handle).c_str());
+    record.site =
+        recorder.site(caller_beyond_fortran(m.caller), record.comm, name_of(m.comm->handle).c_str());
   record.start = engine::now();
   return record;
 }
@@ -296,14 +287,14 @@ void end_message_record(const Message& m, Record record, int error, Word request
 
 // Whether a message needs no more than its size to be MPI's.
 template <int name>
-COMPCOLL_INLINE bool is_small_message(Convention convention, const Word* words, const Comm& comm) {
+COMPCOLL_INLINE bool is_small_message(bool large_count, const Word* words, const Comm& comm) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   constexpr size_t n = kinds.find('n'), t = kinds.find('t'), m = kinds.find('N'), u = kinds.find('T');
   constexpr bool replaces = kinds.find('d') != kinds.npos && n == kinds.npos;
   const uint64_t limit = comm.limit.load(std::memory_order_relaxed);
   if (limit == never) return true;
   auto nbytes = [&](size_t count, size_t type) {
-    const int64_t k = convention == Convention::large ? int64_t(words[count]) : int32_t(words[count]);
+    const int64_t k = large_count ? int64_t(words[count]) : int32_t(words[count]);
     return k > 0 ? uint64_t(k) * nbytes_of(words[type]) : 0;
   };
   if constexpr (n != kinds.npos)
@@ -317,20 +308,20 @@ COMPCOLL_INLINE bool is_small_message(Convention convention, const Word* words, 
 
 // The range of memory from the first to the last byte of a receive buffer.
 template <int name>
-Range range_of(Convention convention, const Word* words) {
+Range range_of(bool large_count, const Word* words) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   constexpr size_t buffer = kinds.find('B'), count = kinds.find('N'), type = kinds.find('T');
   if constexpr (buffer == kinds.npos) return {};
-  const int64_t n = convention == Convention::large ? int64_t(words[count]) : int32_t(words[count]);
+  const int64_t n = large_count ? int64_t(words[count]) : int32_t(words[count]);
   return stretch_of(words[buffer], n, words[type]);
 }
 
 // A message, which `next` has MPI carry out; `words` may be changed. False where that happens behind.
 template <class Call>
-bool taken_large(Name name, Convention convention, Word* words, const void* caller, bool exists, Call&& next,
+bool taken_large(Name name, bool large_count, Word* words, const void* caller, bool exists, Call&& next,
                  int* error) {
   if (!is_ours()) return false;
-  Message m = message_of(name, convention, words);
+  Message m = message_of(name, large_count, words);
   if (!m.comm) return false;
   m.caller = caller, m.exists = exists;
   bool is_taken = true;
@@ -340,7 +331,7 @@ bool taken_large(Name name, Convention convention, Word* words, const void* call
     const bool records = m.row().form != persistent && is_recorded();
     Record record = records ? begin_message_record(m) : Record();
     if (serve(m, &request, &code)) {
-      if (m.request && !code) give_request(convention, request, m.request);
+      if (m.request && !code) library().put_handle(request, m.request);
     } else if (!records) {
       is_taken = false;
       return 0;
@@ -348,7 +339,7 @@ bool taken_large(Name name, Convention convention, Word* words, const void* call
       code = next();
     }
     if (records)
-      end_message_record(m, std::move(record), code, m.request ? request_at(convention, m.request) : 0);
+      end_message_record(m, std::move(record), code, m.request ? library().handle_at(m.request) : 0);
     return code;
   });
   return is_taken;
@@ -357,15 +348,15 @@ bool taken_large(Name name, Convention convention, Word* words, const void* call
 // A call that MPI carries out and that may receive a message which is longer than its buffer: of a compressed
 // one the rest has to be received all the same. `words` may be changed.
 template <int name, class Call>
-int watched(Convention convention, Word* words, Comm& comm, Call&& next) {
+int watched(bool large_count, Word* words, Comm& comm, Call&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   constexpr size_t at = kinds.find('s'), request = kinds.find('q');
   if (kinds.find('S') == kinds.npos || !comm.compresses() || !is_ours()) return next();
   if constexpr (request != kinds.npos) {
     const int error = next();
     if (!error)
-      remember_receive(request_at(convention, reinterpret_cast<void*>(words[request])), comm,
-                       range_of<name>(convention, words));
+      remember_receive(library().handle_at(reinterpret_cast<void*>(words[request])), comm,
+                       range_of<name>(large_count, words));
     return error;
   }
   alignas(8) char status[most_nbytes_of_status];
@@ -376,23 +367,17 @@ int watched(Convention convention, Word* words, Comm& comm, Call&& next) {
 }
 
 template <int name, class Call>
-COMPCOLL_INLINE int message(Convention convention, Word* words, const void* caller, bool exists,
-                            Call&& next) {
+COMPCOLL_INLINE int message(bool large_count, Word* words, const void* caller, bool exists, Call&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   constexpr size_t where = kinds.find('c');
   int error = 0;
-  if (convention == Convention::fortran) {
-    if (library().own_fortran() && taken_large(Name(name), convention, words, caller, exists, next, &error))
-      return error;
-    return next();
-  }
   Comm* comm = look_up(words[where]);
   if (!comm) return next();
-  auto plain = [&] { return watched<name>(convention, words, *comm, next); };
+  auto plain = [&] { return watched<name>(large_count, words, *comm, next); };
   const bool shares =
-      n_in_place.load(std::memory_order_relaxed) && is_guarded(range_of<name>(convention, words));
-  if (!exists || shares || !is_small_message<name>(convention, words, *comm)) {
-    if (taken_large(Name(name), convention, words, caller, exists, plain, &error)) return error;
+      n_in_place.load(std::memory_order_relaxed) && is_guarded(range_of<name>(large_count, words));
+  if (!exists || shares || !is_small_message<name>(large_count, words, *comm)) {
+    if (taken_large(Name(name), large_count, words, caller, exists, plain, &error)) return error;
   } else if (!reentrant && form_of(all_rows[name - n_operations].name) != persistent) {
     constexpr Name op = all_rows[name - n_operations].op;
     comm->count(op);
@@ -404,11 +389,11 @@ COMPCOLL_INLINE int message(Convention convention, Word* words, const void* call
 // -- matched messages
 
 template <int name, class Call>
-int receive_matched(Convention convention, Word* words, Call&& next) {
-  if (!is_ours() || (convention == Convention::fortran && !library().own_fortran())) return next();
-  Message m = message_of(Name(name), convention, words);
+int receive_matched(bool large_count, Word* words, Call&& next) {
+  if (!is_ours()) return next();
+  Message m = message_of(Name(name), large_count, words);
   Matched found;
-  const Word handle = handle_at(convention, message_f2c, m.message);
+  const Word handle = library().handle_at(m.message);
   auto buffer = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false);
   buffer->mirror();
   if (!buffer->sound() || m.recvcount < 0 || !take_matched(handle, &found)) return next();
@@ -416,7 +401,7 @@ int receive_matched(Convention convention, Word* words, Call&& next) {
   m.comm->count(m.row().op);
   auto transfer = std::make_shared<Transfer>(found.comm, m.name, m.row().form);
   transfer->take(buffer, found.arrived);
-  give_handle(convention, library().message_null, message_c2f, m.message);
+  library().put_handle(library().message_null, m.message);
   if (m.row().form == blocking) {
     const int error = failed(m, transfer->wait());
     if (m.status) transfer->tell(m.status);
@@ -424,7 +409,7 @@ int receive_matched(Convention convention, Word* words, Call&& next) {
   }
   Word request = 0;
   const int error = failed(m, transfer->submit(&request));
-  if (!error) give_request(convention, request, m.request);
+  if (!error) library().put_handle(request, m.request);
   return error;
 }
 
@@ -432,10 +417,10 @@ int receive_matched(Convention convention, Word* words, Call&& next) {
 
 // A probe, which `next` has MPI carry out. `words` may be changed.
 template <int name, class Call>
-int look_for_message(Convention convention, Word* words, Call&& next) {
+int look_for_message(bool large_count, Word* words, Call&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
-  if (!is_ours() || (convention == Convention::fortran && !library().own_fortran())) return next();
-  const Message m = message_of(Name(name), convention, words);
+  if (!is_ours()) return next();
+  const Message m = message_of(Name(name), large_count, words);
   if (!m.comm) return next();
   // Who receives it into memory of a GPU does not know whether MPI takes that.
   const bool keeps = m.message && engine::driver() && !m.comm->settings.devices;
@@ -454,7 +439,7 @@ int look_for_message(Convention convention, Word* words, Call&& next) {
     if (m.message) {
       auto arrived = std::make_shared<Arrived>();
       arrived->bytes.resize(size_t(length));
-      Word handle = handle_at(convention, message_f2c, m.message), place;
+      Word handle = library().handle_at(m.message), place;
       library().put_handle(handle, &place);
       if (int error = mrecv.of(length, mrecv_c)
                           .call(arrived->bytes.data(), Word(length), library().byte, &place, arrived->status))
@@ -465,7 +450,7 @@ int look_for_message(Convention convention, Word* words, Call&& next) {
         copy_status(arrived->status, status);
         set_nbytes_of_message(status, int64_t(opening.n * opening.itemsize));
       }
-      give_handle(convention, stand_in_for(m.comm->shared_from_this(), arrived), message_c2f, m.message);
+      library().put_handle(stand_in_for(m.comm->shared_from_this(), arrived), m.message);
       return 0;
     }
     const int64_t nbytes = m.comm->notices->nbytes_of(source, tag, length);
@@ -483,13 +468,13 @@ int look_for_message(Convention convention, Word* words, Call&& next) {
 }
 
 template <int name, class Call>
-int matched_message(Convention convention, Word* words, const void*, bool, Call&& next) {
-  return guarded(library().comm_world, [&] { return receive_matched<name>(convention, words, next); });
+int matched_message(bool large_count, Word* words, const void*, bool, Call&& next) {
+  return guarded(library().comm_world, [&] { return receive_matched<name>(large_count, words, next); });
 }
 
 template <int name, class Call>
-int probe(Convention convention, Word* words, const void*, bool, Call&& next) {
-  return guarded(library().comm_world, [&] { return look_for_message<name>(convention, words, next); });
+int probe(bool large_count, Word* words, const void*, bool, Call&& next) {
+  return guarded(library().comm_world, [&] { return look_for_message<name>(large_count, words, next); });
 }
 
 }  // namespace
@@ -506,34 +491,19 @@ using namespace compcoll::layer;
 #define W_9 W_7, w[7], w[8]
 #define W_12 W_9, w[9], w[10], w[11]
 
-// A function of C, which MPI may lack.
-#define C_MESSAGE(n, symbol, convention, name, take)                                                \
+// A function, which MPI may lack.
+#define C_MESSAGE(n, symbol, large_count, name, take)                                               \
   C_FUNCTION(symbol, (C_##n)) {                                                                     \
     static_assert(std::string_view(all_rows[name - n_operations].kinds).size() == n);               \
     Word w[] = {A_##n};                                                                             \
-    return take<name>(convention, w, CALLER, next_##symbol.exists(),                                \
+    return take<name>(large_count, w, CALLER, next_##symbol.exists(),                               \
                       [&] { return next_##symbol.exists() ? next_##symbol(W_##n) : unavailable; }); \
   }
-#define FORTRAN_MESSAGE(n, name, symbol, take)                                            \
-  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {                                         \
-    Word w[] = {A_##n};                                                                   \
-    int result = take<name>(Convention::fortran, w, CALLER, next_##symbol.exists(), [&] { \
-      int found = 0;                                                                      \
-      next_##symbol(W_##n, &found);                                                       \
-      return found;                                                                       \
-    });                                                                                   \
-    if (error) *error = result;                                                           \
-  }
-#define FORTRAN_MESSAGES(n, name, fortran, take) \
-  FORTRAN_MESSAGE(n, name, mpi_##fortran##_, take) FORTRAN_MESSAGE(n, name, mpi_##fortran##_f08_, take)
-#define MESSAGE_BY(take, n, name, op, fortran, kinds)   \
-  C_MESSAGE(n, name, Convention::c, name, take)         \
-  C_MESSAGE(n, name##_c, Convention::large, name, take) \
-  FORTRAN_MESSAGES(n, name, fortran, take)
+#define MESSAGE_BY(take, n, name, ...)  \
+  C_MESSAGE(n, name, false, name, take) \
+  C_MESSAGE(n, name##_c, true, name, take)
 #define MESSAGE(...) MESSAGE_BY(message, __VA_ARGS__)
 #define MATCHED(...) MESSAGE_BY(matched_message, __VA_ARGS__)
-#define PROBE(n, name, op, fortran, kinds)       \
-  C_MESSAGE(n, name, Convention::c, name, probe) \
-  FORTRAN_MESSAGES(n, name, fortran, probe)
+#define PROBE(n, name, ...) C_MESSAGE(n, name, false, name, probe)
 
 MESSAGES(MESSAGE, MATCHED, PROBE)

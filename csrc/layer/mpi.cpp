@@ -67,18 +67,6 @@ void describe(void* function) {
   __atomic_store_n(&found_library.abi, abi, __ATOMIC_RELEASE);
 }
 
-// Where the sentinels of Fortran lie: Open MPI defines them under the names that four compilers give them.
-struct Sentinels {
-  void* at[4];
-  Sentinels(const char* lower, const char* upper) {
-    const std::string names[] = {lower, std::string(lower) + "_", std::string(lower) + "__", upper};
-    for (int i = 0; i < 4; i++) at[i] = dlsym(RTLD_DEFAULT, names[i].c_str());
-  }
-  bool have(void* address) const {
-    return address && (address == at[0] || address == at[1] || address == at[2] || address == at[3]);
-  }
-};
-
 }  // namespace
 
 const Library& find_library() {
@@ -177,19 +165,6 @@ int Next::call(const Word* words, int n) {
 }
 
 bool Next::preloaded = false;
-
-bool is_status_ignore_of_fortran(void* address) {
-  static const Sentinels one("mpi_fortran_status_ignore", "MPI_FORTRAN_STATUS_IGNORE");
-  static const Sentinels several("mpi_fortran_statuses_ignore", "MPI_FORTRAN_STATUSES_IGNORE");
-  return one.have(address) || several.have(address);
-}
-
-Word buffer_of_fortran(void* address) {
-  static const Sentinels in_place("mpi_fortran_in_place", "MPI_FORTRAN_IN_PLACE");
-  static const Sentinels bottom("mpi_fortran_bottom", "MPI_FORTRAN_BOTTOM");
-  if (in_place.have(address)) return library().in_place;
-  return bottom.have(address) ? 0 : reinterpret_cast<Word>(address);
-}
 
 }  // namespace layer
 }  // namespace compcoll

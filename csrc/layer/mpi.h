@@ -64,8 +64,6 @@ struct Library : Constants {
     if (abi == Abi::mpich) *static_cast<uint32_t*>(place) = uint32_t(handle);
     else *static_cast<Word*>(place) = handle;
   }
-  // Fortran's names call PMPI and no C function of ours, and pass other handles and sentinels.
-  bool own_fortran() const { return abi == Abi::open_mpi; }
 };
 
 // Of what is used within the shared object alone, in the way of each call.
@@ -168,12 +166,6 @@ class Own {
   const char* const name_;
   void* found_ = nullptr;
 };
-
-// Whether an address that Fortran gave is that of MPI_STATUS_IGNORE or MPI_STATUSES_IGNORE.
-bool is_status_ignore_of_fortran(void* address);
-
-// The value of MPI_IN_PLACE or MPI_BOTTOM in C for an address that Fortran gave.
-Word buffer_of_fortran(void* address);
 
 }  // namespace layer
 }  // namespace compcoll

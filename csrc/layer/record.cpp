@@ -2,6 +2,7 @@
 
 #include "arguments.h"
 #include "engine/clock.h"
+#include "hook.h"
 #include "python.h"
 #include "requests.h"
 
@@ -50,7 +51,8 @@ Record begin_record(const Call& call) {
   const bool by_root = op.root >= 0 && op.reduction < 0 && (op.one_buffer() || op.send_many);
   record.sends = comm.size > 1 && (!by_root || call.root() == comm.rank);
   if (recorder.has_sites())
-    record.site = recorder.site(call.caller, record.comm, name_of(comm.handle).c_str());
+    record.site =
+        recorder.site(caller_beyond_fortran(call.caller), record.comm, name_of(comm.handle).c_str());
   record.start = engine::now();
   return record;
 }

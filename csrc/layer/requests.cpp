@@ -13,10 +13,9 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own grequest_start("PMPI_Grequest_start"), request_c2f("PMPI_Request_c2f"), request_f2c("PMPI_Request_f2c"),
-    recv_init("PMPI_Recv_init"), isend("PMPI_Isend"), iprobe("PMPI_Iprobe"), mpi_recv("PMPI_Recv"),
-    comm_dup("PMPI_Comm_dup"), comm_set_errhandler("PMPI_Comm_set_errhandler"),
-    request_free("PMPI_Request_free");
+Own grequest_start("PMPI_Grequest_start"), recv_init("PMPI_Recv_init"), isend("PMPI_Isend"),
+    iprobe("PMPI_Iprobe"), mpi_recv("PMPI_Recv"), comm_dup("PMPI_Comm_dup"),
+    comm_set_errhandler("PMPI_Comm_set_errhandler"), request_free("PMPI_Request_free");
 
 // Requests of the layer's, by their handles: of calls under way, and of prepared ones.
 struct Requests {
@@ -209,8 +208,8 @@ void forget(Word handle) {
 }
 
 // Starts a prepared call; false of any other request.
-bool start(Convention convention, void* place, int* error) {
-  auto prepared = prepared_of(request_at(convention, place));
+bool start(const void* place, int* error) {
+  auto prepared = prepared_of(library().handle_at(place));
   if (!prepared) return false;
   *error = guarded(library().comm_world, [&] { return prepared->start(&prepared->started); });
   return true;
@@ -237,25 +236,6 @@ void end_requests(double seconds) {
   mirror = 0;
 }
 
-void give_handle(Convention convention, Word handle, Own& to_fortran, void* place) {
-  if (convention == Convention::fortran) *static_cast<int*>(place) = to_fortran.call(handle);
-  else library().put_handle(handle, place);
-}
-
-Word handle_at(Convention convention, Own& from_fortran, const void* place) {
-  return convention == Convention::fortran
-             ? library().handle_of(from_fortran.call<Word>(*static_cast<const int*>(place)))
-             : library().handle_at(place);
-}
-
-void give_request(Convention convention, Word handle, void* place) {
-  give_handle(convention, handle, request_c2f, place);
-}
-
-Word request_at(Convention convention, const void* place) {
-  return handle_at(convention, request_f2c, place);
-}
-
 }  // namespace layer
 }  // namespace compcoll
 
@@ -265,7 +245,7 @@ using namespace compcoll::layer;
 
 C_FUNCTION(Start, (Word request)) {
   int error = 0;
-  if (any_requests() && start(Convention::c, reinterpret_cast<void*>(request), &error)) return error;
+  if (any_requests() && start(reinterpret_cast<void*>(request), &error)) return error;
   return next_Start(request);
 }
 
@@ -278,30 +258,7 @@ C_FUNCTION(Startall, (Word n, char* given)) {
 }
 
 C_FUNCTION(Request_free, (void* request)) {
-  forget(request_at(Convention::c, request));
-  forget_receive(request_at(Convention::c, request));
+  forget(library().handle_at(request));
+  forget_receive(library().handle_at(request));
   return next_Request_free(request);
 }
-
-#define FORTRAN_STARTS(suffix)                                                                     \
-  FORTRAN_FUNCTION(mpi_start_##suffix, (void* request, int* error)) {                              \
-    int result = 0;                                                                                \
-    const bool ours =                                                                              \
-        any_requests() && library().own_fortran() && start(Convention::fortran, request, &result); \
-    if (!ours) return void(next_mpi_start_##suffix(request, error));                               \
-    if (error) *error = result;                                                                    \
-  }                                                                                                \
-  FORTRAN_FUNCTION(mpi_startall_##suffix, (int* n, int* given, int* error)) {                      \
-    if (!library().own_fortran() || !any_requests())                                               \
-      return void(next_mpi_startall_##suffix(n, given, error));                                    \
-    int result = 0;                                                                                \
-    for (int i = 0; i < *n && !result; i++) layer_mpi_start_##suffix(given + i, &result);          \
-    if (error) *error = result;                                                                    \
-  }                                                                                                \
-  FORTRAN_FUNCTION(mpi_request_free_##suffix, (void* request, int* error)) {                       \
-    if (library().own_fortran()) forget(request_at(Convention::fortran, request));                 \
-    next_mpi_request_free_##suffix(request, error);                                                \
-  }
-
-FORTRAN_STARTS()
-FORTRAN_STARTS(f08_)

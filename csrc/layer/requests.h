@@ -10,14 +10,6 @@
 namespace compcoll {
 namespace layer {
 
-// How a program gives its arguments: as C does, with counts of 64 bits, or as Fortran does.
-enum class Convention { c, large, fortran };
-
-void give_handle(Convention convention, Word handle, Own& to_fortran, void* place);
-Word handle_at(Convention convention, Own& from_fortran, const void* place);
-void give_request(Convention convention, Word handle, void* place);
-Word request_at(Convention convention, const void* place);
-
 // Starts a generalized request for what is under way; MPI's code.
 int start_request(const std::shared_ptr<Pending>& pending, Word* request);
 

@@ -16,17 +16,17 @@ namespace {
 // Requests that a program gave, with those of started calls in the places of what stands for them.
 class RequestArray {
  public:
-  RequestArray(Convention convention, Word array, int64_t n)
-      : convention_(convention), given_(reinterpret_cast<char*>(array)), n_(size_t(std::max<int64_t>(n, 0))) {
+  RequestArray(Word array, int64_t n)
+      : given_(reinterpret_cast<char*>(array)), n_(size_t(std::max<int64_t>(n, 0))) {
     if (!any_requests() || !array) return;
     for (size_t i = 0; i < n_; i++) {
-      Word handle = request_at(convention_, given_ + i * width());
+      Word handle = library().handle_at(given_ + i * width());
       auto prepared = prepared_of(handle);
       if (prepared) handle = prepared->started;
       auto pending = handle ? pending_of(handle) : nullptr;
       if (prepared && prepared->started) {
         if (copy_.empty()) copy_.assign(given_, given_ + n_ * width());
-        give_request(convention_, handle, copy_.data() + i * width());
+        library().put_handle(handle, copy_.data() + i * width());
       }
       const bool recorded = has_record(handle);
       if (pending || recorded || (prepared && prepared->started))
@@ -69,7 +69,7 @@ class RequestArray {
     const Word null = library().request_null;
     int first = 0;
     const char* now = reinterpret_cast<const char*>(get());
-    for (Ours& one : ours_) one.complete = request_at(convention_, now + one.index * width()) == null;
+    for (Ours& one : ours_) one.complete = library().handle_at(now + one.index * width()) == null;
     if (!copy_.empty()) {
       for (size_t i = 0; i < n_; i++)
         if (!stands_in(i)) memcpy(given_ + i * width(), copy_.data() + i * width(), width());
@@ -99,7 +99,7 @@ class RequestArray {
     return std::any_of(ours_.begin(), ours_.end(),
                        [i](const Ours& one) { return one.index == i && one.prepared; });
   }
-  size_t width() const { return convention_ == Convention::fortran ? 4 : library().handle_nbytes(); }
+  static size_t width() { return library().handle_nbytes(); }
 
   static void wait_for(const engine::Progress::Completions& completions,
                        const std::function<bool()>& reached) {
@@ -108,7 +108,6 @@ class RequestArray {
                                  [] { return false; });
   }
 
-  const Convention convention_;
   char* const given_;
   const size_t n_;
   std::vector<char> copy_;
@@ -146,24 +145,22 @@ class Several {
   size_t n_unset_;  // statuses without a code, the first ones
 };
 
-// By the names of C and Fortran, whose requests and numbers are at addresses.
-
 using Plain = std::function<int(Word requests)>;
 // A test of several requests in the place of a wait for some of them, and whether any are complete.
 using Test = std::function<int(Word requests, bool* done)>;
 
-int wait_one(Convention convention, Word request, const Plain& plain) {
+int wait_one(Word request, const Plain& plain) {
   return guarded(library().comm_world, [&] {
-    RequestArray array(convention, request, 1);
+    RequestArray array(request, 1);
     array.finish_all();
     int error = plain(array.get()), first = array.give_back([](size_t, int) {});
     return error ? error : first;
   });
 }
 
-int test_one(Convention convention, Word request, const Plain& plain) {
+int test_one(Word request, const Plain& plain) {
   return guarded(library().comm_world, [&] {
-    RequestArray array(convention, request, 1);
+    RequestArray array(request, 1);
     if (array.any_of_ours()) RequestArray::step();
     int error = plain(array.get()), first = array.give_back([](size_t, int) {});
     return error ? error : first;
@@ -173,10 +170,9 @@ int test_one(Convention convention, Word request, const Plain& plain) {
 enum class Kind { all, any, some };
 
 // `statuses` of all have an error each; those of some in the order of `indices`, `n_complete` of them.
-// Fortran counts from 1.
-int wait_for_many(Convention convention, Kind kind, bool waits, int n, Word requests, Word statuses,
-                  const int* indices, const int* n_complete, const Plain& plain, const Test& test) {
-  RequestArray array(convention, requests, n);
+int wait_for_many(Kind kind, bool waits, int n, Word requests, Word statuses, const int* indices,
+                  const int* n_complete, const Plain& plain, const Test& test) {
+  RequestArray array(requests, n);
   if (!array.any_of_ours()) return plain(requests);
   int error = 0;
   if (test) {
@@ -191,22 +187,20 @@ int wait_for_many(Convention convention, Kind kind, bool waits, int n, Word requ
     else RequestArray::step();
     error = plain(array.get());
   }
-  const bool fortran = convention == Convention::fortran;
-  if (fortran && is_status_ignore_of_fortran(reinterpret_cast<void*>(statuses))) statuses = 0;
   Several several(statuses, kind == Kind::some ? std::max(*n_complete, 0) : n, error);
   int first = array.give_back([&](size_t index, int code) {
     if (kind == Kind::any) return;
     if (kind == Kind::all) return several(index, code);
     for (int k = 0; k < *n_complete; k++)
-      if (size_t(indices[k] - fortran) == index) several(size_t(k), code);
+      if (size_t(indices[k]) == index) several(size_t(k), code);
   });
   return kind == Kind::any ? (error ? error : first) : several.result(first);
 }
 
-int wait_many(Convention convention, Kind kind, bool waits, int n, Word requests, Word statuses,
-              const int* indices, const int* n_complete, const Plain& plain, const Test& test = nullptr) {
+int wait_many(Kind kind, bool waits, int n, Word requests, Word statuses, const int* indices,
+              const int* n_complete, const Plain& plain, const Test& test = nullptr) {
   return guarded(library().comm_world, [&] {
-    return wait_for_many(convention, kind, waits, n, requests, statuses, indices, n_complete, plain, test);
+    return wait_for_many(kind, waits, n, requests, statuses, indices, n_complete, plain, test);
   });
 }
 
@@ -226,17 +220,17 @@ using namespace compcoll::layer;
 #define C_ONE(n, name, act, status)                                                             \
   C_FUNCTION(name, (C_##n)) {                                                                   \
     auto plain = [&](Word a) { return WATCHED(n, name, 1, a, status, one, nullptr, nullptr); }; \
-    return any_requests() ? act(Convention::c, a, plain) : plain(a);                            \
+    return any_requests() ? act(a, plain) : plain(a);                                           \
   }
 
 // `completes`: a request that is complete is null afterwards.
-#define C_MANY(n, name, kind, waits, completes, statuses, indices, n_complete)                               \
-  C_FUNCTION(name, (C_##n)) {                                                                                \
-    auto plain = [&](Word b) {                                                                               \
-      return WATCHED(n, name, completes ? int32_t(a) : 0, b, statuses, kind, indices, n_complete);           \
-    };                                                                                                       \
-    if (!any_requests()) return plain(b);                                                                    \
-    return wait_many(Convention::c, Kind::kind, waits, int32_t(a), b, statuses, indices, n_complete, plain); \
+#define C_MANY(n, name, kind, waits, completes, statuses, indices, n_complete)                     \
+  C_FUNCTION(name, (C_##n)) {                                                                      \
+    auto plain = [&](Word b) {                                                                     \
+      return WATCHED(n, name, completes ? int32_t(a) : 0, b, statuses, kind, indices, n_complete); \
+    };                                                                                             \
+    if (!any_requests()) return plain(b);                                                          \
+    return wait_many(Kind::kind, waits, int32_t(a), b, statuses, indices, n_complete, plain);      \
   }
 
 C_ONE(2, Wait, wait_one, b)
@@ -251,7 +245,7 @@ C_MANY(5, Request_get_status_some, some, false, false, e, INT(d), INT(c))
 
 C_FUNCTION(Cancel, (C_1)) {
   auto plain = [&](Word a) { return next_Cancel(a); };
-  return any_requests() ? test_one(Convention::c, a, plain) : plain(a);
+  return any_requests() ? test_one(a, plain) : plain(a);
 }
 
 C_FUNCTION(Waitany, (C_4)) {
@@ -265,7 +259,7 @@ C_FUNCTION(Waitany, (C_4)) {
     *done = flag;
     return error;
   };
-  return wait_many(Convention::c, Kind::any, true, int32_t(a), b, d, nullptr, nullptr, plain, test);
+  return wait_many(Kind::any, true, int32_t(a), b, d, nullptr, nullptr, plain, test);
 }
 
 C_FUNCTION(Waitsome, (C_5)) {
@@ -277,7 +271,7 @@ C_FUNCTION(Waitsome, (C_5)) {
     *done = *INT(c) != 0;
     return error;
   };
-  return wait_many(Convention::c, Kind::some, true, int32_t(a), b, e, INT(d), INT(c), plain, test);
+  return wait_many(Kind::some, true, int32_t(a), b, e, INT(d), INT(c), plain, test);
 }
 
 C_FUNCTION(Request_get_status, (Word request, Word flag, Word status)) {
@@ -288,75 +282,3 @@ C_FUNCTION(Request_get_status, (Word request, Word flag, Word status)) {
   }
   return next_Request_get_status(request, flag, status);
 }
-
-#define FORTRAN_ONE(n, symbol, act)                                    \
-  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {                      \
-    auto plain = [&](Word a) {                                         \
-      int result = 0;                                                  \
-      next_##symbol(A_##n, &result);                                   \
-      return result;                                                   \
-    };                                                                 \
-    const bool ours = any_requests() && library().own_fortran();       \
-    int result = ours ? act(Convention::fortran, a, plain) : plain(a); \
-    if (error) *error = result;                                        \
-  }
-
-#define FORTRAN_MANY(n, symbol, kind, waits, statuses, indices, n_complete)                              \
-  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {                                                        \
-    auto plain = [&](Word b) {                                                                           \
-      int result = 0;                                                                                    \
-      next_##symbol(A_##n, &result);                                                                     \
-      return result;                                                                                     \
-    };                                                                                                   \
-    const bool ours = any_requests() && library().own_fortran();                                         \
-    int result = ours ? wait_many(Convention::fortran, Kind::kind, waits, *INT(a), b, statuses, indices, \
-                                  n_complete, plain)                                                     \
-                      : plain(b);                                                                        \
-    if (error) *error = result;                                                                          \
-  }
-
-#define FORTRAN_BOTH(FUNCTION, n, name, ...) \
-  FUNCTION(n, mpi_##name##_, __VA_ARGS__) FUNCTION(n, mpi_##name##_f08_, __VA_ARGS__)
-
-FORTRAN_BOTH(FORTRAN_ONE, 2, wait, wait_one)
-FORTRAN_BOTH(FORTRAN_ONE, 3, test, test_one)
-FORTRAN_BOTH(FORTRAN_ONE, 1, cancel, test_one)
-FORTRAN_BOTH(FORTRAN_ONE, 3, request_get_status, test_one)
-FORTRAN_BOTH(FORTRAN_MANY, 3, waitall, all, true, c, nullptr, nullptr)
-FORTRAN_BOTH(FORTRAN_MANY, 4, testall, all, false, d, nullptr, nullptr)
-FORTRAN_BOTH(FORTRAN_MANY, 5, testany, any, false, e, nullptr, nullptr)
-FORTRAN_BOTH(FORTRAN_MANY, 5, testsome, some, false, e, INT(d), INT(c))
-
-#define FORTRAN_FIRST(suffix)                                                                                \
-  FORTRAN_FUNCTION(mpi_waitany_##suffix, (C_4, int* error)) {                                                \
-    int result = 0;                                                                                          \
-    auto plain = [&](Word b) { return next_mpi_waitany_##suffix(A_4, &result), result; };                    \
-    auto test = [&](Word b, bool* done) {                                                                    \
-      int flag = 0;                                                                                          \
-      next_mpi_testany_##suffix(a, b, c, reinterpret_cast<Word>(&flag), d, &result);                         \
-      *done = flag;                                                                                          \
-      return result;                                                                                         \
-    };                                                                                                       \
-    const bool ours = any_requests() && library().own_fortran();                                             \
-    result =                                                                                                 \
-        ours ? wait_many(Convention::fortran, Kind::any, true, *INT(a), b, d, nullptr, nullptr, plain, test) \
-             : plain(b);                                                                                     \
-    if (error) *error = result;                                                                              \
-  }                                                                                                          \
-  FORTRAN_FUNCTION(mpi_waitsome_##suffix, (C_5, int* error)) {                                               \
-    int result = 0;                                                                                          \
-    auto plain = [&](Word b) { return next_mpi_waitsome_##suffix(A_5, &result), result; };                   \
-    auto test = [&](Word b, bool* done) {                                                                    \
-      next_mpi_testsome_##suffix(A_5, &result);                                                              \
-      *done = *INT(c) != 0;                                                                                  \
-      return result;                                                                                         \
-    };                                                                                                       \
-    const bool ours = any_requests() && library().own_fortran();                                             \
-    result =                                                                                                 \
-        ours ? wait_many(Convention::fortran, Kind::some, true, *INT(a), b, e, INT(d), INT(c), plain, test)  \
-             : plain(b);                                                                                     \
-    if (error) *error = result;                                                                              \
-  }
-
-FORTRAN_FIRST()
-FORTRAN_FIRST(f08_)

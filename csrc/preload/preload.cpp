@@ -26,14 +26,13 @@
   asm(".text\n.globl " #name "\n.type " #name ", %function\n" #name ":\n" JUMP(name) ".size " #name \
                                                                                      ", .-" #name "\n");
 
-#define FORTRAN(name) NAME(mpi_##name##_) NAME(mpi_##name##_f08_)
-#define FORMS(n, name, method, fortran, ...) \
-  NAME(MPI_##name)                           \
-  NAME(MPI_##method)                         \
-  NAME(MPI_##name##_init)                    \
-  NAME(MPI_##name##_c) NAME(MPI_##method##_c) NAME(MPI_##name##_init_c) FORTRAN(fortran) FORTRAN(i##fortran)
-#define MESSAGE(n, name, op, fortran, ...) NAME(MPI_##name) NAME(MPI_##name##_c) FORTRAN(fortran)
-#define PROBE(n, name, op, fortran, ...) NAME(MPI_##name) FORTRAN(fortran)
+#define FORMS(n, name, method, ...) \
+  NAME(MPI_##name)                  \
+  NAME(MPI_##method)                \
+  NAME(MPI_##name##_init)           \
+  NAME(MPI_##name##_c) NAME(MPI_##method##_c) NAME(MPI_##name##_init_c)
+#define MESSAGE(n, name, ...) NAME(MPI_##name) NAME(MPI_##name##_c)
+#define PROBE(n, name, ...) NAME(MPI_##name)
 
 // clang-format off
 #define NAMES \
@@ -41,19 +40,12 @@
   NAME(MPI_Comm_dup) NAME(MPI_Comm_dup_with_info) NAME(MPI_Comm_split) NAME(MPI_Comm_split_type) \
   NAME(MPI_Comm_create) NAME(MPI_Comm_create_group) NAME(MPI_Cart_create) NAME(MPI_Cart_sub) \
   NAME(MPI_Graph_create) NAME(MPI_Dist_graph_create) NAME(MPI_Dist_graph_create_adjacent) \
-  FORTRAN(comm_dup) FORTRAN(comm_dup_with_info) FORTRAN(comm_split) FORTRAN(comm_split_type) \
-  FORTRAN(comm_create) FORTRAN(comm_create_group) FORTRAN(cart_create) FORTRAN(cart_sub) \
-  FORTRAN(graph_create) FORTRAN(dist_graph_create) FORTRAN(dist_graph_create_adjacent) \
-  NAME(MPI_Comm_free) NAME(MPI_Comm_disconnect) FORTRAN(comm_free) FORTRAN(comm_disconnect) \
+  NAME(MPI_Comm_free) NAME(MPI_Comm_disconnect) \
   NAME(MPI_Init) NAME(MPI_Init_thread) NAME(MPI_Query_thread) NAME(MPI_Finalize) \
-  FORTRAN(init) FORTRAN(init_thread) FORTRAN(query_thread) FORTRAN(finalize) \
   NAME(MPI_Wait) NAME(MPI_Test) NAME(MPI_Cancel) NAME(MPI_Waitall) NAME(MPI_Waitany) NAME(MPI_Waitsome) \
   NAME(MPI_Testall) NAME(MPI_Testany) NAME(MPI_Testsome) NAME(MPI_Request_get_status) \
   NAME(MPI_Request_get_status_all) NAME(MPI_Request_get_status_any) NAME(MPI_Request_get_status_some) \
   NAME(MPI_Start) NAME(MPI_Startall) NAME(MPI_Request_free) \
-  FORTRAN(wait) FORTRAN(test) FORTRAN(cancel) FORTRAN(waitall) FORTRAN(waitany) FORTRAN(waitsome) \
-  FORTRAN(testall) FORTRAN(testany) FORTRAN(testsome) FORTRAN(request_get_status) \
-  FORTRAN(start) FORTRAN(startall) FORTRAN(request_free) \
   NAME(MPI_Intercomm_create) NAME(MPI_Intercomm_merge) NAME(MPI_Win_create) \
   NAME(MPI_Win_allocate) NAME(MPI_Win_allocate_shared) NAME(MPI_Win_free) NAME(MPI_Win_fence) \
   NAME(MPI_Win_start) NAME(MPI_Win_complete) NAME(MPI_Win_wait) NAME(MPI_Win_lock) NAME(MPI_Win_unlock) NAME(MPI_Win_flush) \

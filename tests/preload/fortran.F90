@@ -1,4 +1,4 @@
-! Transposes, sums, broadcasts and messages, blocking and not, by way of mpif.h, `use mpi` (USE_MPI) or `use mpi_f08` (USE_F08).
+! Transposes, sums, broadcasts, messages and errors, blocking and not, by way of mpif.h, `use mpi` (USE_MPI) or `use mpi_f08` (USE_F08).
 program fortran
 #if defined(USE_F08)
   use mpi_f08
@@ -10,13 +10,14 @@ program fortran
   include 'mpif.h'
 #endif
 #if defined(USE_F08)
-  type(MPI_Comm) :: twin
+  type(MPI_Comm) :: twin, ring
   type(MPI_Request) :: request, requests(2)
   type(MPI_Status) :: status, statuses(2)
 #else
-  integer :: twin, request, requests(2), status(MPI_STATUS_SIZE), statuses(MPI_STATUS_SIZE, 2)
+  integer :: twin, ring, request, requests(2), status(MPI_STATUS_SIZE), statuses(MPI_STATUS_SIZE, 2)
 #endif
-  integer :: before, behind, found, turn
+  integer :: before, behind, found, turn, class, places(2)
+  integer, allocatable :: sent(:), received(:), displs(:)
   integer, parameter :: n = 40000
   integer :: ierr, rank, nranks, p, i, wrong, total, level
   double precision, allocatable :: a(:, :), b(:, :), c(:)
@@ -26,6 +27,7 @@ program fortran
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierr)
   call MPI_Comm_size(MPI_COMM_WORLD, nranks, ierr)
   call MPI_Comm_dup(MPI_COMM_WORLD, twin, ierr)
+  call MPI_Cart_create(MPI_COMM_WORLD, 1, [nranks], [.true.], .false., ring, ierr)
   allocate(a(n, 0:nranks - 1), b(n, 0:nranks - 1), c(n), z(n))
   wrong = 0
 
@@ -72,14 +74,66 @@ program fortran
     call MPI_Waitall(2, requests, statuses, ierr)
     wrong = wrong + count(c /= [(value(before, 0, i), i = 1, n)])
 #if defined(USE_F08)
-    if (statuses(1)%MPI_SOURCE /= before) wrong = wrong + 1
+    call check_status(statuses(1))
 #else
-    if (statuses(MPI_SOURCE, 1) /= before) wrong = wrong + 1
+    call check_status(statuses(:, 1))
 #endif
   end do
   call MPI_Request_free(requests(1), ierr)
   call MPI_Request_free(requests(2), ierr)
 
+  c = 0
+  call MPI_Irecv(c, n, MPI_DOUBLE_PRECISION, before, 9, ring, requests(1), ierr)
+  call MPI_Isend(a, n, MPI_DOUBLE_PRECISION, behind, 9, ring, requests(2), ierr)
+  do turn = 1, 2
+    call MPI_Waitany(2, requests, places(turn), status, ierr)
+    if (places(turn) == 1) call check_status(status)
+  end do
+  if (sum(places) /= 3) wrong = wrong + 1
+  call MPI_Waitany(2, requests, found, MPI_STATUS_IGNORE, ierr)
+  if (found /= MPI_UNDEFINED) wrong = wrong + 1
+  wrong = wrong + count(c /= [(value(before, 0, i), i = 1, n)])
+
+  c = 0
+  call MPI_Irecv(c, n, MPI_DOUBLE_PRECISION, before, 10, ring, requests(1), ierr)
+  call MPI_Isend(a, n, MPI_DOUBLE_PRECISION, behind, 10, ring, requests(2), ierr)
+  turn = 0
+  do while (turn < 2)
+    call MPI_Testsome(2, requests, found, places, statuses, ierr)
+    do i = 1, found
+#if defined(USE_F08)
+      if (places(i) == 1) call check_status(statuses(i))
+#else
+      if (places(i) == 1) call check_status(statuses(:, i))
+#endif
+    end do
+    turn = turn + found
+  end do
+  wrong = wrong + count(c /= [(value(before, 0, i), i = 1, n)])
+
+  sent = [(n - 1000 * modulo(p - rank, nranks), p = 0, nranks - 1)]
+  received = [(n - 1000 * modulo(rank - p, nranks), p = 0, nranks - 1)]
+  displs = [(n * p, p = 0, nranks - 1)]
+  do p = 0, nranks - 1
+    a(:, p) = [(value(rank, p, i), i = 1, n)]
+  end do
+  b = 0
+  call MPI_Ialltoallv(a, sent, displs, MPI_DOUBLE_PRECISION, b, received, displs, MPI_DOUBLE_PRECISION, ring, request, ierr)
+  call MPI_Wait(request, MPI_STATUS_IGNORE, ierr)
+  do p = 0, nranks - 1
+    wrong = wrong + count(b(:, p) /= [(merge(value(p, rank, i), 0d0, i <= received(p + 1)), i = 1, n)])
+  end do
+
+  call MPI_Comm_set_errhandler(ring, MPI_ERRORS_RETURN, ierr)
+  call MPI_Bcast(z, n, MPI_DOUBLE_COMPLEX, nranks, ring, ierr)
+  call check_class(MPI_ERR_ROOT)
+  call MPI_Isend(a, n, MPI_DOUBLE_PRECISION, behind, 11, ring, request, ierr)
+  call MPI_Recv(c, n / 2, MPI_DOUBLE_PRECISION, before, 11, ring, MPI_STATUS_IGNORE, ierr)
+  call check_class(MPI_ERR_TRUNCATE)
+  call MPI_Wait(request, MPI_STATUS_IGNORE, ierr)
+  call check_class(MPI_SUCCESS)
+
+  call MPI_Comm_free(ring, ierr)
   call MPI_Comm_free(twin, ierr)
   call MPI_Reduce(wrong, total, 1, MPI_INTEGER, MPI_SUM, 0, MPI_COMM_WORLD, ierr)
   if (rank == 0) print '(I0, A, I0, A)', total, ' wrong values on ', nranks, ' ranks'
@@ -91,6 +145,22 @@ contains
     integer, intent(in) :: from, to, i
     value = 1000d0 * from + 100d0 * to + mod(i, 97)
   end function
+
+  subroutine check_status(found)
+#if defined(USE_F08)
+    type(MPI_Status), intent(in) :: found
+    if (found%MPI_SOURCE /= before) wrong = wrong + 1
+#else
+    integer, intent(in) :: found(MPI_STATUS_SIZE)
+    if (found(MPI_SOURCE) /= before) wrong = wrong + 1
+#endif
+  end subroutine
+
+  subroutine check_class(expected)
+    integer, intent(in) :: expected
+    call MPI_Error_class(ierr, class, ierr)
+    if (class /= expected) wrong = wrong + 1
+  end subroutine
 
   subroutine check_all(got)
     double precision, intent(in) :: got(n, 0:nranks - 1)
