@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from common import exact_sum
 from mpi4py import MPI
-from random_buffers import Blocks, Buffer, draw_count, draw_dtype, is_known, mpi_type, values
+from random_buffers import LARGEST, Blocks, Buffer, draw_count, draw_dtype, is_known, mpi_type, values
 
 __all__ = ["COLLECTIVES", "Call", "Draw"]
 
@@ -161,9 +161,18 @@ def allgatherv(d: Draw) -> Call:
     return Call([d.send(counts[d.rank], dtype), recv], [recv])
 
 
+def exchanged(d: Draw, dtypes: list[np.dtype]) -> list[list[int]]:
+    """Elements from each rank to each other; in every second call some ranks have none or few with all."""
+    most = [(LARGEST, 0, 64)[d.shared(3)] for _ in range(d.size)] if d.shared(2) else [LARGEST] * d.size
+    return [
+        [min(draw_count(d.rng, t, d.least, d.size), m // t.itemsize, n // t.itemsize) for n in most]
+        for t, m in zip(dtypes, most, strict=True)
+    ]
+
+
 def alltoallv(d: Draw) -> Call:
     dtype = draw_dtype(d.rng)
-    counts = [d.counts(dtype) for _ in range(d.size)]
+    counts = exchanged(d, [dtype] * d.size)
     if d.shared(4) == 0:  # where each pair sends as much as it receives
         mine = [max(counts[min(d.rank, r)][max(d.rank, r)], _FEWEST) for r in range(d.size)]
         both = d.vboth(mine, dtype)
@@ -174,7 +183,7 @@ def alltoallv(d: Draw) -> Call:
 
 def alltoallw(d: Draw) -> Call:
     dtypes = [t if is_known(t) else np.dtype("f4") for t in (draw_dtype(d.rng) for _ in range(d.size))]
-    counts = [[draw_count(d.rng, t, d.least, d.size) for _ in range(d.size)] for t in dtypes]
+    counts = exchanged(d, dtypes)
 
     def side(mine: list[tuple[int, np.dtype]], make: Callable) -> tuple[Buffer, list]:
         displs = [0, *accumulate(-(-n * t.itemsize // 16) * 16 for n, t in mine)]

@@ -359,6 +359,9 @@ def test_random_calls_go_the_same_way(comm, agree, nodes_of_one, monkeypatch, mo
             if ours is not None:
                 ours.Free()
             ours = compcoll.Comm(comm, **policies(d.rng)[which])
+            if i // 50 % 2:
+                whole, ours = ours, ours.Split(0, comm.rank)
+                whole.Free()
         if d.own.random() < 0.1:
             most_calls(int(d.own.choice([1, 3, 1024])))
         if d.own.random() < 0.02:

@@ -107,6 +107,38 @@ def test_a_rank_that_exchanges_little(comm, agree, n):
     c.Free()
 
 
+@needs_mpi4
+def test_more_calls_than_share_tags(comm, agree):
+    """Messages of a rank in a call are large, small, or of types that MPI exchanges; 64 calls share tags."""
+    c, size, rank = compcoll.Comm(comm, "lossless", min_nbytes=4000), comm.size, comm.rank
+    parts = MPI.Datatype.Create_struct([1, 1], [0, 4], [MPI.FLOAT, MPI.INT]).Commit()
+    kinds, draw = [(MPI.DOUBLE, 1000), (MPI.DOUBLE, 9), (parts, 1000)], np.random.default_rng(3)
+    send, left = data(1000 * size, "f8", rank), []
+    for n_calls in (70, 40):
+        for _ in range(n_calls):
+            of = draw.integers(3, size=size)
+            # Both ranks of a message have the same kind of it: small if it is for one of them.
+            mine = [kinds[1 if 1 in pair else max(pair)] for pair in ((of[rank], of[p]) for p in range(size))]
+            blocks = ([n for _, n in mine], [8000 * p for p in range(size)]), [type_ for type_, _ in mine]
+            want, got = np.zeros((2, send.size))
+            comm.Alltoallw([send, *blocks], [want, *blocks])
+            left.append((c.Alltoallw_init([send, *blocks], [got, *blocks]), got, want))
+        order = [left[i][0] for i in np.random.default_rng(rank).permutation(len(left))]
+        for start in (_one_by_one, MPI.Prequest.Startall):
+            for _, got, _ in left:
+                got[:] = 0
+            start(order)
+            MPI.Request.Waitall(order)
+            assert agree(all(bits(got) == bits(want) for _, got, want in left))
+        for request, *_ in left[::2]:
+            request.Free()
+        left = left[1::2]
+    for request, *_ in left:
+        request.Free()
+    parts.Free()
+    c.Free()
+
+
 def _one_by_one(requests):
     for request in requests:
         request.Start()

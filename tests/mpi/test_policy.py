@@ -184,6 +184,25 @@ def test_names_set_later_on_some_ranks_alone(comm):
 
 
 @many
+def test_starts_under_rules_by_name_meet_nobody(comm, agree):
+    """Two communicators may start calls in another order on each rank; small and large ones."""
+    policy = Policy("lossless", min_nbytes=4096, rules=(Rule(comm="data", codec="raw"),))
+    both = [compcoll.Comm(comm.Dup(), policy=policy) for _ in range(2)]
+    mine, want = data(N * comm.size, "f4", comm.rank), np.zeros(N * comm.size, "f4")
+    comm.Alltoall(mine, want)
+    got, few = np.zeros((2, want.size), "f4"), np.zeros((2, comm.size), "f4")
+    requests = []
+    for i in (0, 1) if comm.rank % 2 else (1, 0):
+        requests += [both[i].Ialltoall(mine, got[i]), both[i].Ialltoallv(mine[: comm.size], few[i])]
+    MPI.Request.Waitall(requests)
+    assert agree(bits(got[0]) == bits(got[1]) == bits(want))
+    comm.Alltoall(mine[: comm.size], want[: comm.size])
+    assert agree(bits(few[0]) == bits(few[1]) == bits(want[: comm.size]))
+    for one in both:
+        one.origin.Free()
+
+
+@many
 @pytest.mark.parametrize("codec", ["lossless", "none"])
 def test_an_operation_may_be_left_to_mpi(comm, agree, codec):
     """In all its forms, and objects too; others are compressed as ever."""

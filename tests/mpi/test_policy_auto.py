@@ -366,6 +366,20 @@ def test_a_trial_that_is_not_worth_it_holds_for_other_buffers_too(comm, agree, k
     assert agree(got.tobytes() == want.tobytes() and not ours.report.accelerated)
 
 
+def test_values_on_a_gpu_are_measured_once_they_are_copied(comm, agree, device, known_link):
+    """Where MPI gets copies, a codec is tried on those of this call, not on what their memory had before."""
+    ours, n, size = make(comm), 1 << 17, comm.size
+    column = MPI.FLOAT.Create_vector(n, 1, size).Create_resized(0, 4).Commit()
+    mine, got = device.array(np.zeros(n, "f4")), device.array(np.zeros((n, size), "f4"))
+    assert agree(not any(ways(ours, lambda: ours.Allgather(mine, [got, 1, column]), trial.WARM)))
+    noise = [np.random.default_rng(rank).integers(0, 1 << 32, n, np.uint32) for rank in range(size)]
+    mine.set(noise[comm.rank].view("f4"))
+    ours.Allgather(mine, [got, 1, column])
+    column.Free()
+    assert agree("little is saved" in ours.report.reason)
+    assert agree((got.get().view(np.uint32) == np.stack(noise, axis=1)).all())
+
+
 def test_a_rank_that_does_not_come_to_the_agreement(comm, nodes_of_one, smooth, monkeypatch):
     """The others wait for as long as they are told to."""
     monkeypatch.setenv("COMPCOLL_TIMEOUT", "1")

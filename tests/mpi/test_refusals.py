@@ -1,4 +1,4 @@
-"""A call that MPI refuses on one rank leaves nothing behind: the right one then meets those of the others."""
+"""A call that is refused on one rank leaves nothing behind: the right one then meets those of the others."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ OPS = [
     *("Bcast", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw"),
     *("Gather", "Gatherv", "Scatter", "Scatterv", "Allreduce"),
 ]
-#: What is wrong with a call: its count, datatype or root.
-WRONG = ["count", "type", "root"]
+#: What is wrong with a call: its count, datatype or root; or a datatype that `strict` does not leave to MPI.
+WRONG = ["count", "type", "root", "strict"]
+PARTS = MPI.Datatype.Create_struct([1, 1], [0, 4], [MPI.FLOAT, MPI.INT]).Commit()
 
 
 def arguments(op: str, comm, wrong: str = "") -> tuple[tuple[Any, ...], np.ndarray]:
@@ -28,14 +29,15 @@ def arguments(op: str, comm, wrong: str = "") -> tuple[tuple[Any, ...], np.ndarr
     size, rank = comm.size, comm.rank
     whole, got = np.arange(N * size) + rank, np.zeros(N * size, "i8")
     counts, n = [N] * size, -1 if wrong == "count" else N
-    datatype, root = NULL if wrong == "type" else INT64, size + 3 if wrong == "root" else 0
+    good = PARTS if wrong == "strict" else INT64
+    datatype, root = NULL if wrong == "type" else good, size + 3 if wrong == "root" else 0
     if op in ("Alltoallv", "Alltoallw"):
-        displs, good, bad = offsets(counts), INT64, datatype
+        displs, bad = offsets(counts), datatype
         if op == "Alltoallw":
             displs, good, bad = [8 * at for at in displs], [good] * size, [bad] * size
         return ([whole, ([n] * size, displs), bad], [got, (counts, displs), good]), got
     one = [whole[:N], n, datatype]
-    each = [got, (counts, offsets(counts)), INT64] if op.endswith("v") else [got, N, INT64]
+    each = [got, (counts, offsets(counts)), good] if op.endswith("v") else [got, N, good]
     if op == "Bcast":
         return ([got, n, datatype], root), got
     if op.startswith("Gather"):
@@ -56,8 +58,10 @@ def arguments(op: str, comm, wrong: str = "") -> tuple[tuple[Any, ...], np.ndarr
 def test_a_call_that_one_rank_repeats(comm, agree, wrong, op, form):
     if wrong == "root" and not OPERATIONS[op].root:
         pytest.skip("there is no root")
-    for least in (0, 4096, 10**9):
-        ours = compcoll.Comm(comm, "lossless", min_nbytes=least)
+    if wrong == "strict" and OPERATIONS[op].decides.name == "ALL":
+        pytest.skip("all ranks make this call alike")
+    for least in (0, 4096) if wrong == "strict" else (0, 4096, 10**5):
+        ours = compcoll.Comm(comm, "lossless", min_nbytes=least, strict=wrong == "strict")
         method = OPERATIONS[op].forms[FORMS.index(form)]
         if comm.rank == comm.size - 1:
             for _ in range(3):
@@ -69,4 +73,7 @@ def test_a_call_that_one_rank_repeats(comm, agree, wrong, op, form):
             args, got = arguments(op, comm)
             complete(ours, method, args)
             assert agree(bits(got) == bits(want)), least
+        large = np.arange(10**5) + comm.rank
+        ours.Ibcast(large).Wait()
+        assert agree(bits(large) == bits(np.arange(10**5)) and ours.report.accelerated), least
         ours.Free()

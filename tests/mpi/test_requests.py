@@ -155,6 +155,30 @@ def test_statuses_of_receives_in_two_threads(comm, agree):
     assert agree(not wrong)
 
 
+@threaded
+def test_handles_that_mpi_gives_out_again_at_once(comm, agree):
+    """One thread takes over hundreds of ended requests, while those of another thread get their handles."""
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
+    before, behind = ring(comm)
+    sent, calls = np.arange(1024.0), ours.calls_accelerated
+
+    def many() -> None:
+        for _ in range(4):
+            arriving = [ours.Irecv(np.zeros(1024), before, 1) for _ in range(300)]
+            MPI.Request.Waitall(arriving + [ours.Isend(sent, behind, 1) for _ in arriving])
+
+    def one_by_one() -> None:
+        for _ in range(600):
+            MPI.Request.Waitall([ours.Irecv(np.zeros(1024), before, 2), ours.Isend(sent, behind, 2)])
+
+    threads = [Thread(target=run) for run in (many, one_by_one)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert agree(ours.calls_accelerated == calls + 2 * (4 * 300 + 600))
+
+
 def test_more_than_there_are_tags_for(comm, ours, agree):
     """A call whose tags are in use waits for the one that uses them."""
     started = [Started(i % 3, ours, comm, i, 0) for i in range(150)]

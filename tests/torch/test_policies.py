@@ -131,6 +131,21 @@ def test_a_codec_for_all_groups_and_types_of_torch(world):
     assert used(group, "Allreduce") == "raw"
 
 
+def test_a_policy_that_is_set_between_two_starts(world, agree):
+    """Calls under way keep theirs, and the next ones of the same arguments have the new one."""
+    group, values = new("between"), [torch.linspace(0, 1, 100_000) for _ in range(3)]
+    works = []
+    for x, codec in zip(values, ("int8", "raw", "int8"), strict=True):
+        set_policy({"between": codec}, min_nbytes=0)
+        works.append(dist.all_reduce(x, group=group, async_op=True))
+    for work in works:
+        work.wait()
+    calls = {line.codec: line.calls for line in core_of(group).stats.lines.values()}
+    assert agree(calls == {"int8": 2, "raw": 1})
+    exact = dist.get_world_size() * torch.linspace(0, 1, 100_000)
+    assert agree([torch.allclose(x, exact, rtol=1e-6) for x in values] == [False, True, False])
+
+
 def test_ranks_with_different_policies(world):
     rank = dist.get_rank()
     mine, other, theirs = ("lossless", 0, "raw") if rank else ("raw", 1, "lossless")
