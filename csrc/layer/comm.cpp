@@ -254,6 +254,14 @@ std::shared_ptr<Comm> find_by(uint64_t number) {
   return found == registry().comms.end() ? nullptr : found->second;
 }
 
+std::vector<std::shared_ptr<Comm>> with_receives_by_mpi() {
+  std::vector<std::shared_ptr<Comm>> some;
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  for (auto& [number, comm] : registry().comms)
+    if (comm->receives_by_mpi) some.push_back(comm);
+  return some;
+}
+
 namespace {
 
 Comm* add(std::shared_ptr<Comm> comm) {

@@ -106,6 +106,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   std::string why_broken();
 
+  // Whether MPI may carry out a nonblocking receive of it.
+  std::atomic<bool> receives_by_mpi{false};
   std::atomic<bool> gone{false};  // MPI has freed it: messages may still be under way
   int users = 1;  // of the same settings
   Word made_of = 0;  // the communicator that Python made it of
@@ -159,6 +161,8 @@ inline Comm* look_up(Word handle) {
   return table.load(std::memory_order_acquire)->look_up(library().handle_of(handle));
 }
 std::shared_ptr<Comm> find_by(uint64_t number);
+// The communicators with nonblocking receives that MPI may carry out.
+std::vector<std::shared_ptr<Comm>> with_receives_by_mpi();
 
 // Marks a communicator of Python's; collective. Null where MPI does not let it.
 Comm* mark(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin);

@@ -1,6 +1,7 @@
 #include "landing.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -38,6 +39,15 @@ void each_in_place(const Range& bytes, Visit&& visit) {
     if (one->second.bytes.meets(bytes)) visit(one->second);
 }
 
+// The last receives of MPI's, by their requests: few enough that remembering one takes no time.
+struct ReceiveByMpi {
+  std::atomic<uint8_t*> begin{nullptr}, end{nullptr};
+  bool meets(const Range& bytes) const {
+    return Range{begin.load(std::memory_order_relaxed), end.load(std::memory_order_relaxed)}.meets(bytes);
+  }
+};
+std::array<ReceiveByMpi, 1024> receives_by_mpi;
+
 bool meets_first(const Range& bytes) {
   bool found = false;
   each_in_place(bytes, [&](const InPlace& one) { found = found || one.first.meets(bytes); });
@@ -51,6 +61,12 @@ std::atomic<int> n_in_place{0};
 bool is_guarded(const Range& bytes) {
   std::lock_guard<std::mutex> lock(landings().mutex);
   return meets_first(bytes);
+}
+
+void remember_receive_by_mpi(Word request, const Range& bytes) {
+  ReceiveByMpi& one = receives_by_mpi[(request ^ request >> 8) % receives_by_mpi.size()];
+  one.begin.store(bytes.begin, std::memory_order_relaxed);
+  one.end.store(bytes.end, std::memory_order_relaxed);
 }
 
 // -- withheld bytes
@@ -81,6 +97,7 @@ bool Landing::receive_in_place(const Range& bytes, uint64_t first_nbytes) {
   bool free = std::none_of(all.written.begin(), all.written.end(),
                            [&](const Range& one) { return one.meets(bytes); });
   each_in_place(bytes, [&free](const InPlace&) { free = false; });
+  for (const ReceiveByMpi& one : receives_by_mpi) free = free && !one.meets(bytes);
   if (!free) return false;
   const auto nbytes = std::min(first_nbytes, uint64_t(bytes.end - bytes.begin));
   all.in_place[bytes.begin] = {bytes, {bytes.begin, bytes.begin + nbytes}, ++all.n, {}};

@@ -5,12 +5,17 @@
 // message lies there until the layer looks at it, and must not be overwritten until then. So a receive that
 // overlaps another one gets a scratch buffer, and the layer leaves the places of first messages out when it
 // writes.
+//
+// MPI carries out small receives by itself. Nobody tells the layer when one of them completes, so the last of
+// these receives count as incomplete.
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
+
+#include "mpi.h"
 
 namespace compcoll {
 namespace layer {
@@ -83,6 +88,8 @@ class Landing {
 // The number of receives in place; `is_guarded` is true if the first message of one may overlap these bytes.
 extern std::atomic<int> n_in_place;
 bool is_guarded(const Range& bytes);
+// Remembers a nonblocking receive that MPI carries out, until its request's place is needed for another one.
+void remember_receive_by_mpi(Word request, const Range& bytes);
 
 }  // namespace layer
 }  // namespace compcoll

@@ -12,7 +12,6 @@
 #include "functions.h"
 #include "hook.h"
 #include "record.h"
-#include "truncation.h"
 
 namespace compcoll {
 namespace layer {
@@ -345,24 +344,24 @@ bool taken_large(Name name, bool large_count, Word* words, const void* caller, b
   return is_taken;
 }
 
-// A call that MPI carries out and that may receive a message which is longer than its buffer: of a compressed
-// one the rest has to be received all the same. `words` may be changed.
+// A call that MPI carries out, whose receive may truncate a compressed message. `words` may be changed.
 template <int name, class Call>
-int watched(bool large_count, Word* words, Comm& comm, Call&& next) {
+int receive_by_mpi(bool large_count, Word* words, Comm& comm, Call&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   constexpr size_t at = kinds.find('s'), request = kinds.find('q');
   if (kinds.find('S') == kinds.npos || !comm.compresses() || !is_ours()) return next();
   if constexpr (request != kinds.npos) {
+    comm.receives_by_mpi.store(true, std::memory_order_relaxed);
     const int error = next();
     if (!error)
-      remember_receive(library().handle_at(reinterpret_cast<void*>(words[request])), comm,
-                       range_of<name>(large_count, words));
+      remember_receive_by_mpi(library().handle_at(reinterpret_cast<void*>(words[request])),
+                              range_of<name>(large_count, words));
     return error;
   }
   alignas(8) char status[most_nbytes_of_status];
   if (words[at] == library().ignored_status) words[at] = reinterpret_cast<Word>(status);
   const int error = next();
-  look_for_truncation(comm, error, reinterpret_cast<void*>(words[at]));
+  if (error) fail_if_truncated(error, reinterpret_cast<void*>(words[at]), &comm);
   return error;
 }
 
@@ -373,7 +372,7 @@ COMPCOLL_INLINE int message(bool large_count, Word* words, const void* caller, b
   int error = 0;
   Comm* comm = look_up(words[where]);
   if (!comm) return next();
-  auto plain = [&] { return watched<name>(large_count, words, *comm, next); };
+  auto plain = [&] { return receive_by_mpi<name>(large_count, words, *comm, next); };
   const bool shares =
       n_in_place.load(std::memory_order_relaxed) && is_guarded(range_of<name>(large_count, words));
   if (!exists || shares || !is_small_message<name>(large_count, words, *comm)) {
@@ -446,7 +445,7 @@ int look_for_message(bool large_count, Word* words, Call&& next) {
         return error;
       Opening opening;
       if (unpack_first(arrived->bytes.data(), uint64_t(length), &opening)) {
-        drop_truncated(*m.comm, source, m.comm->notices->drop(nullptr, source, tag, length, opening.serial));
+        m.comm->notices->drop(source, tag, length, opening.serial);
         copy_status(arrived->status, status);
         set_nbytes_of_message(status, int64_t(opening.n * opening.itemsize));
       }

@@ -176,7 +176,6 @@ class Incoming : public engine::Task {
   bool compressed_ = false;
   uint64_t mirrored_ = Buffer::all;  // bytes of a GPU's that the host's copy has
   std::shared_ptr<engine::Run> run_;
-  std::vector<std::shared_ptr<engine::Run>> truncated_;  // of messages that came before
   engine::Stats stats_;
   int error_ = 0;
 };

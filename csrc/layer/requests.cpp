@@ -7,7 +7,6 @@
 
 #include "engine/clock.h"
 #include "functions.h"
-#include "truncation.h"
 
 namespace compcoll {
 namespace layer {
@@ -259,6 +258,5 @@ C_FUNCTION(Startall, (Word n, char* given)) {
 
 C_FUNCTION(Request_free, (void* request)) {
   forget(library().handle_at(request));
-  forget_receive(library().handle_at(request));
   return next_Request_free(request);
 }

@@ -15,7 +15,8 @@ using engine::NONE;
 using engine::Op;
 using engine::Schedule;
 
-Own isend("PMPI_Isend"), test("PMPI_Test"), improbe("PMPI_Improbe"), mrecv("PMPI_Mrecv");
+Own isend("PMPI_Isend"), test("PMPI_Test"), improbe("PMPI_Improbe"), mrecv("PMPI_Mrecv"),
+    error_class("PMPI_Error_class");
 
 // Chunks are whole blocks of every codec.
 constexpr uint64_t chunk_unit = 1024;
@@ -183,24 +184,13 @@ void Notices::announce(int dest, const Notice& notice) {
   }
 }
 
-std::vector<Opening> Notices::drop(const void* receive, int source, int tag, int64_t length,
-                                   uint32_t serial) {
+void Notices::drop(int source, int tag, int64_t length, uint32_t serial) {
   std::lock_guard<std::mutex> lock(mutex_);
   unannounced_.erase(
       {source, tag, length});  // before another thread finds no notice of a message that it has just probed
-  std::vector<Opening> truncated;
-  // A receive that was posted before may have one that nobody has looked at.
-  const bool knows = !awaited(source, tag, receive);
-  const auto end = known_.lower_bound({source, serial});
-  for (auto one = known_.lower_bound({source, 0}); knows && one != end;) {
-    const bool was = one->second.may_be_truncated && one->second.tag == tag;
-    if (was) truncated.push_back(one->second.opening);
-    one = was ? known_.erase(one) : std::next(one);
-  }
-  if (known_.erase({source, serial})) return truncated;
+  if (known_.erase({source, serial})) return;
   late_[{source, serial}] = true;
   if (late_.size() >= most_late) collect();
-  return truncated;
 }
 
 // With the lock.
@@ -217,27 +207,19 @@ void Notices::collect() {
   }
 }
 
-std::vector<Notices::Notice> Notices::known(int source, int tag) {
+bool Notices::expects(int source, int tag) {
   std::lock_guard<std::mutex> lock(mutex_);
   collect();
-  std::vector<Notice> all;
-  auto one = known_.lower_bound({source, 0});
-  for (; one != known_.end() && one->first.first == source; ++one)
-    if (one->second.tag == tag) all.push_back(one->second);
-  return all;
+  return std::any_of(known_.begin(), known_.end(), [&](const auto& one) {
+    return (source == library().any_source || source == one.first.first) &&
+           (tag == library().any_tag || tag == one.second.tag);
+  });
 }
 
-void Notices::may_be_truncated(int source, int tag) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto one = known_.lower_bound({source, 0});
-  for (; one != known_.end() && one->first.first == source; ++one)
-    if (one->second.tag == tag) one->second.may_be_truncated = true;
-}
-
-bool Notices::awaited(int source, int tag, const void* receive) {
+bool Notices::awaited(int source, int tag) {
   return std::any_of(awaiting_.begin(), awaiting_.end(), [&](const auto& one) {
     const auto [its_source, its_tag, answers] = one.second;
-    return one.first != receive && (its_source == source || its_source == library().any_source) &&
+    return (its_source == source || its_source == library().any_source) &&
            (its_tag == tag || its_tag == library().any_tag);
   });
 }
@@ -279,11 +261,6 @@ void Notices::await(const void* receive, int source, int tag, uint64_t nbytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   Awaited& awaited = awaiting_[receive] = {source, tag, nbytes};
   for (const Held& held : held_) pair(held, &awaited);
-}
-
-bool Notices::awaits(int source, int tag) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return awaited(source, tag);
 }
 
 void Notices::is_over(const void* receive) {
@@ -339,6 +316,24 @@ bool Notices::up_to_date() {
 bool Notices::settled() {
   std::lock_guard<std::mutex> lock(mutex_);
   return exchanged() && known_.empty() && awaiting_.empty();
+}
+
+// -- truncated messages
+
+void fail_if_truncated(int error, const void* status, Comm* comm) {
+  const Library& mpi = library();
+  int its_class = 0;
+  if (error_class.call(Word(int64_t(error)), &its_class)) return;
+  if (its_class != mpi.err_truncate && (status || its_class != mpi.in_status)) return;
+  const int source = status ? source_of(status) : mpi.any_source, tag = status ? tag_of(status) : mpi.any_tag;
+  Unlocked unlocked;
+  const auto some = comm ? std::vector{comm->shared_from_this()} : with_receives_by_mpi();
+  const double until = engine::now() + late_seconds;
+  do {
+    for (const auto& one : some)
+      if (one->notices && one->notices->expects(source, tag))
+        one->fail("a compressed message did not fit its receive, and its other chunks were not received");
+  } while (engine::now() < until);
 }
 
 }  // namespace layer

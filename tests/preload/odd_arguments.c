@@ -192,7 +192,7 @@ int main(int argc, char** argv) {
   for (int form = 0; form < FORMS; form++) contributions(comm, form), refusals(comm, form);
   for (int how = 0; how < RECEIVES; how++) {
     for (int n = 100; n < N; n = n * 13 + 7) parts(comm, how, n);
-    for (int room = 1; argc > 1 && room < 3000; room = room * 8 + 3)
+    for (int room = 128; argc > 1 && room < 3000; room = room * 8 + 3)
       for (int n = room + 1; n <= N; n = n * 9 + 4000) truncated(comm, how, room, n);
   }
   int all = 0;
