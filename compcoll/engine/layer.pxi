@@ -223,12 +223,12 @@ cdef extern from "layer/record.h" namespace "compcoll::layer" nogil:
 cdef extern from "layer/requests.h" namespace "compcoll::layer" nogil:
     vector[CRecord] take_open_records()
 
-cdef extern from "layer/started.h" namespace "compcoll::layer" nogil:
-    cdef struct CNote "compcoll::layer::Started::Note":
+cdef extern from "layer/operation_group.h" namespace "compcoll::layer" nogil:
+    cdef struct CNote "compcoll::layer::OperationGroup::Note":
         OutcomeRef outcome
         int small
-    cdef cppclass CStarted "compcoll::layer::Started":
-        CStarted(uint64_t)
+    cdef cppclass COperationGroup "compcoll::layer::OperationGroup":
+        COperationGroup(uint64_t)
         int compare(const shared_ptr[CComm]&, string) except +
         void add(Word*, void*, CComm*) except +
         void submit() except +
@@ -1198,7 +1198,7 @@ cdef class Started:
         What they belong to.
     """
 
-    cdef shared_ptr[CStarted] own
+    cdef shared_ptr[COperationGroup] own
     cdef shared_ptr[CComm] comm
     cdef uint64_t number
     cdef readonly object operation
@@ -1209,7 +1209,7 @@ cdef class Started:
         n_started += 1
         self.number, self.operation, self.calls = n_started, operation, []
         self.comm = find_by(marked(comm).number())
-        self.own = shared_ptr[CStarted](new CStarted(self.number))
+        self.own = shared_ptr[COperationGroup](new COperationGroup(self.number))
 
     def compare(self, str text):
         """Begin to compare words that all ranks have alike; before the calls."""

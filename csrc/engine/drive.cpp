@@ -91,15 +91,7 @@ End drive(const std::vector<Task*>& tasks, double limit, double stall_seconds, P
   return End::DONE;
 }
 
-PendingTask::PendingTask(std::shared_ptr<Task> task, double stall_seconds, Finished finished,
-                         std::shared_ptr<Completion> completion)
-    : task_(std::move(task)),
-      completion_(completion ? completion : std::make_shared<Completion>()),
-      backoff_(stall_seconds, 0),
-      finished_(std::move(finished)),
-      rest_(!completion        ? 0
-            : task_->is_long() ? least_rest
-                               : nap) {}
+PendingTask::PendingTask() : rest_(nap) {}
 
 bool PendingTask::step(bool waits) {
   std::unique_lock<std::mutex> alone(stepping_, std::defer_lock);
@@ -113,26 +105,29 @@ bool PendingTask::step(bool waits) {
   if (moved) backoff_.moved();
   else backoff_.pause();
   if (moved && rest_ > least_rest) rest_ = least_rest;
-  if (!done && !broken && !backoff_.is_over()) return moved;
-  end_ = done ? End::DONE : broken ? End::BROKEN : End::TIMEOUT;
-  Finished finished = std::move(finished_);
-  finished(end_);
-  ended_ = true;
+  if (!done && !broken && !(backoff_.is_over() && may_stall())) return moved;
+  end_with(done ? End::DONE : broken ? End::BROKEN : End::TIMEOUT);
   return true;
 }
 
-std::shared_ptr<PendingTask> Progress::add(std::shared_ptr<Task> task, PendingTask::Finished finished,
-                                           std::shared_ptr<Completion> completion) {
-  auto pending = std::make_shared<PendingTask>(std::move(task), stall_seconds_, std::move(finished),
-                                               std::move(completion));
+void PendingTask::end_with(End end) noexcept {
+  end_ = end;
+  finished();
+  ended_ = true;
+}
+
+void Progress::add(std::shared_ptr<PendingTask> pending, std::shared_ptr<Task> task, bool wakes) {
+  pending->task_ = std::move(task);
+  pending->backoff_ = Backoff(stall_seconds_, 0);
+  if (pending->rest_ && pending->is_long()) pending->rest_ = least_rest;
   std::unique_lock<std::mutex> lock(mutex_);
   pending_.push_back(pending);
+  pending->submitted_ = true;
   start_locked();
-  hurried_ |= pending->rest() < nap;
-  bool wake = asleep_ || hurried_;
+  hurried_ |= wakes && pending->rest() < nap;
+  const bool wake = wakes && (asleep_ || hurried_);
   lock.unlock();
   if (wake) changed_.notify_one();
-  return pending;
 }
 
 bool Progress::start() {
@@ -150,7 +145,6 @@ bool Progress::start_locked() {
 // front misses no task: tasks that end meanwhile are dropped, and the others move towards the front.
 std::shared_ptr<PendingTask> Progress::before(size_t* place) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (*place == all_of_them) drop_ended();
   *place = std::min(*place, pending_.size());
   return *place ? pending_[--*place] : nullptr;
 }
@@ -159,19 +153,21 @@ bool Progress::step_some(const bool* attended) {
   bool moved = false;
   size_t place = all_of_them;
   while (const auto pending = before(&place))
-    if (!attended || pending->completion()->attended() == *attended) moved |= pending->step();
+    if (!attended || pending->attended() == *attended) moved |= pending->step();
+  if (moved) drop_ended();
   return moved;
 }
 
 void Progress::step_all() {
   size_t place = all_of_them;
   while (const auto pending = before(&place)) pending->step(true);
+  drop_ended();
 }
 
-End Progress::wait(const Completions& completions, const std::function<bool()>& reached, double limit,
+End Progress::wait(const PendingTasks& waited, const std::function<bool()>& reached, double limit,
                    const std::function<bool()>& interrupted) {
   const bool attended = true;
-  const Attendance attendance(*this, completions);
+  const Attendance attendance(*this, waited);
   Backoff backoff(limit, spinning(attends_long()));
   Ending ending(limit, interrupted);
   End end = End::DONE;
@@ -198,23 +194,21 @@ double Progress::spinning(bool any_is_long) const {
 
 bool Progress::attends_long() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return std::any_of(pending_.begin(), pending_.end(), [](const auto& pending) {
-    return pending->is_long() && pending->completion()->attended();
-  });
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [](const auto& pending) { return pending->is_long() && pending->attended(); });
 }
 
 // Whether a device is at something that callers wait for, or that the thread looks after. With the lock.
 bool Progress::is_on_device(bool attended) const {
   return std::any_of(pending_.begin(), pending_.end(), [attended](const auto& pending) {
-    return pending->is_on_device() && pending->completion()->attended() == attended;
+    return pending->is_on_device() && pending->attended() == attended;
   });
 }
 
-void Progress::attend(const Completions& completions, int more) {
-  for (const auto& completion : completions) completion->attend(more);
+void Progress::attend(const PendingTasks& waited, int more) {
+  for (PendingTask* pending : waited) pending->attend(more);
   if (more > 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  drop_ended();
   if (has_work()) changed_.notify_one();
 }
 
@@ -222,21 +216,27 @@ void Progress::attend(const Completions& completions, int more) {
 double Progress::shortest_rest() const {
   double least = nap;
   for (const auto& pending : pending_)
-    if (!pending->completion()->attended()) least = std::min(least, pending->rest());
+    if (!pending->attended()) least = std::min(least, pending->rest());
   return least;
 }
 
-// With the lock.
+// The last reference may free what belongs to MPI or to Python, and goes without the lock.
 void Progress::drop_ended() {
-  auto ended = [](const auto& pending) { return pending->ended(); };
-  pending_.erase(std::remove_if(pending_.begin(), pending_.end(), ended), pending_.end());
+  for (;;) {
+    std::shared_ptr<PendingTask> dropped;
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found =
+        std::find_if(pending_.begin(), pending_.end(), [](const auto& pending) { return pending->ended(); });
+    if (found == pending_.end()) return;
+    dropped = std::move(*found);
+    pending_.erase(found);
+  }
 }
 
 // Whether there is anything for the thread to do. With the lock.
 bool Progress::has_work() const {
-  return std::any_of(pending_.begin(), pending_.end(), [](const auto& pending) {
-    return !pending->ended() && !pending->completion()->attended();
-  });
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [](const auto& pending) { return !pending->ended() && !pending->attended(); });
 }
 
 void Progress::stop() {

@@ -28,70 +28,64 @@ class Backoff {
   bool is_over() const { return over_; }
 
  private:
-  const double most_, spinning_;
-  double since_ = 0;
+  double most_, spinning_, since_ = 0;
   bool over_ = false;
 };
 
-// The end of pending tasks, of each alone or of several, that callers may come to wait for.
-class Completion {
- public:
-  bool reached() const { return reached_; }
-  void reach() { reached_ = true; }
-  // Whether somebody waits for it, and so leaves none of its tasks to the progress thread.
-  bool attended() const { return waiting_ > 0; }
-  void attend(int more) { waiting_ += more; }
-
- private:
-  std::atomic<bool> reached_{false};
-  std::atomic<int> waiting_{0};
-};
-
-// A task that is left to the progress thread, or to whoever comes to wait for it.
+// Something whose task is left to the progress thread, or to whoever comes to wait for it.
 class PendingTask {
  public:
-  using Finished = std::function<void(End)>;
-
-  PendingTask(std::shared_ptr<Task> task, double stall_seconds, Finished finished,
-              std::shared_ptr<Completion> completion);
+  PendingTask();
+  virtual ~PendingTask() = default;
+  PendingTask(const PendingTask&) = delete;
 
   // Whether anything moved; not where somebody else is at it, for whom it does not wait.
   bool step(bool waits = false);
+  bool submitted() const { return submitted_; }
   bool ended() const { return ended_; }
-  bool is_long() const { return task_->is_long(); }
   End end() const { return end_; }  // where it has ended
+  bool is_long() const { return task_->is_long(); }
+  bool is_on_device() const { return task_->is_on_device(); }
   // Seconds at least that the progress thread rests between two looks at it.
   double rest() const { return rest_; }
   void hurry() { rest_ = 0; }
-  bool is_on_device() const { return task_->is_on_device(); }
-  const std::shared_ptr<Completion>& completion() const { return completion_; }
+  // Whether somebody waits for it, and so does not leave it to the progress thread.
+  bool attended() const { return waiting_ > 0; }
+  void attend(int more) { waiting_ += more; }
+
+ protected:
+  // Called once, by the thread that comes to the end, before anybody learns of it.
+  virtual void finished() noexcept = 0;
+  // Whether it ends where nothing has moved for too long.
+  virtual bool may_stall() { return true; }
+  void end_with(End end) noexcept;
+  const std::shared_ptr<Task>& task() const { return task_; }  // null unless it was submitted
 
  private:
-  const std::shared_ptr<Task> task_;
-  const std::shared_ptr<Completion> completion_;
+  friend class Progress;
+
+  std::shared_ptr<Task> task_;
   std::mutex stepping_;
-  Backoff backoff_;
-  Finished finished_;
+  Backoff backoff_{0, 0};
   End end_ = End::DONE;
-  std::atomic<bool> ended_{false};
+  std::atomic<bool> submitted_{false}, ended_{false};
+  std::atomic<int> waiting_{0};
   std::atomic<double> rest_;
 };
+
+using PendingTasks = std::vector<PendingTask*>;
 
 // Moves on what is left to it, in a thread that sleeps when there is nothing; or, without one of its own,
 // when somebody calls `step`.
 class Progress {
  public:
-  using Completions = std::vector<std::shared_ptr<Completion>>;
-
   Progress(bool threaded, double stall_seconds, ThreadMain main = run_loop)
       : threaded_(threaded), stall_seconds_(stall_seconds), main_(main) {}
   ~Progress() { stop(); }
   Progress(const Progress&) = delete;
 
-  // `finished` is called once, by the thread that comes to the end of the task, which has a completion of its
-  // own if none is given.
-  std::shared_ptr<PendingTask> add(std::shared_ptr<Task> task, PendingTask::Finished finished,
-                                   std::shared_ptr<Completion> completion = nullptr);
+  // Takes over a task; without waking the thread where the caller is about to wait.
+  void add(std::shared_ptr<PendingTask> pending, std::shared_ptr<Task> task, bool wakes = true);
   // Starts the thread now instead of in the first `add`; false if it cannot be started.
   bool start();
   // Moves on what was left; whether anything moved.
@@ -100,8 +94,8 @@ class Progress {
   void step_all();
   // The same where there is no thread for it.
   bool step_alone() { return !running_ && step(); }
-  // Moves on what completions need until `reached`, for `limit` seconds at most.
-  End wait(const Completions& completions, const std::function<bool()>& reached, double limit,
+  // Moves on what is waited for until `reached`, for `limit` seconds at most.
+  End wait(const PendingTasks& waited, const std::function<bool()>& reached, double limit,
            const std::function<bool()>& interrupted);
   // Seconds for which a caller that waits for tasks yields before it sleeps.
   double spinning(bool any_is_long) const;
@@ -112,16 +106,15 @@ class Progress {
 
  private:
   static constexpr size_t all_of_them = ~size_t(0);
-  // Marks completions as waited for, during its lifetime.
+  // Marks tasks as waited for, during its lifetime.
   struct Attendance {
-    Attendance(Progress& progress, const Completions& completions)
-        : progress(progress), completions(completions) {
-      progress.attend(completions, 1);
+    Attendance(Progress& progress, const PendingTasks& waited) : progress(progress), waited(waited) {
+      progress.attend(waited, 1);
     }
-    ~Attendance() { progress.attend(completions, -1); }
+    ~Attendance() { progress.attend(waited, -1); }
     Attendance(const Attendance&) = delete;
     Progress& progress;
-    const Completions& completions;
+    const PendingTasks& waited;
   };
 
   bool start_locked();
@@ -134,7 +127,7 @@ class Progress {
   bool attends_long();
   bool is_on_device(bool attended) const;
   double shortest_rest() const;
-  void attend(const Completions& completions, int more);
+  void attend(const PendingTasks& waited, int more);
 
   const bool threaded_;
   const double stall_seconds_;

@@ -61,21 +61,6 @@ End Engine::wait(const std::vector<std::shared_ptr<Task>>& tasks, double limit,
   return end;
 }
 
-std::shared_ptr<PendingTask> Engine::submit(std::shared_ptr<Task> task, PendingTask::Finished finished,
-                                            std::shared_ptr<Completion> completion) {
-  auto ended = [this, task, finished](End end) {
-    forget(task);
-    finished(end);
-  };
-  return progress_.add(task, ended, std::move(completion));
-}
-
-End Engine::join(PendingTask& pending, double limit, const std::function<bool()>& interrupted) {
-  End end =
-      progress_.wait({pending.completion()}, [&pending] { return pending.ended(); }, limit, interrupted);
-  return end == End::DONE ? pending.end() : end;
-}
-
 void Engine::forget(const std::shared_ptr<Task>& task) {
   if (auto run = std::dynamic_pointer_cast<Run>(task); run && workers_) workers_->remove(run);
   if (auto group = std::dynamic_pointer_cast<TaskGroup>(task))

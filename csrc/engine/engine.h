@@ -42,13 +42,8 @@ class Engine {
   // Moves tasks on to their ends, for `limit` seconds at most.
   End wait(const std::vector<std::shared_ptr<Task>>& tasks, double limit,
            const std::function<bool()>& interrupted);
-  // Leaves that to the progress thread; `finished` is called at the end. It may be a part of a completion.
-  std::shared_ptr<PendingTask> submit(std::shared_ptr<Task> task, PendingTask::Finished finished,
-                                      std::shared_ptr<Completion> completion = nullptr);
-  // Waits for a task that was left, for so long at most.
-  End join(PendingTask& pending, double limit, const std::function<bool()>& interrupted);
-
-  // A task is done that was a part of another one: its codec threads look at it no more.
+  // A task is done that was left to the progress thread, or part of another one: its codec threads look at it
+  // no more.
   void forget(const std::shared_ptr<Task>& task);
 
   Pool& pool() { return pool_; }

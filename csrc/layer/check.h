@@ -3,7 +3,6 @@
 // what they called.
 #pragma once
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,24 +54,15 @@ class Check : public std::enable_shared_from_this<Check> {
   alignas(8) char status_[64];
 };
 
-// Calls that are over as soon as the ranks are known to differ, where they are compared; no two threads move
-// them on at once.
+// Calls that are over as soon as the ranks are known to differ, where they are compared.
 class Compared : public engine::TaskGroup {
  public:
   Compared(Parts parts, std::shared_ptr<Check> check)
       : TaskGroup(std::move(parts)), check_(std::move(check)) {}
-  bool step() override {
-    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    return lock && TaskGroup::step();
-  }
-  bool done() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return (check_ && check_->done() && check_->differs()) || TaskGroup::done();
-  }
+  bool done() override { return (check_ && check_->done() && check_->differs()) || TaskGroup::done(); }
 
  private:
   const std::shared_ptr<Check> check_;
-  std::mutex mutex_;
 };
 
 // Begins the comparison of a call; MPI's code.

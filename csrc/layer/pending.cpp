@@ -27,18 +27,19 @@ void Pending::lose() noexcept {
   comm->fail_without_text();
 }
 
-std::shared_ptr<engine::Task> Pending::task() {
+std::shared_ptr<engine::Task> Pending::make_task() {
   Tasks all = tasks();
   return all.size() == 1 ? all[0] : std::make_shared<engine::TaskGroup>(std::move(all));
 }
 
-void Pending::note_end(engine::End end) noexcept {
-  end_ = end;
+// The request is complete for MPI before anybody who waits here learns of it.
+void Pending::finished() noexcept {
   end_seconds_ = engine::now();
   try {
-    if (end == engine::End::DONE) finish();
+    the_engine().forget(task());
+    if (end() == engine::End::DONE) finish();
   } catch (...) { finish_code_ = code_of_exception(); }
-  ended_ = true;
+  if (handle_) complete(engine_library(), handle_);
 }
 
 int Pending::wait() {
@@ -46,7 +47,7 @@ int Pending::wait() {
     const Tasks all = tasks();
     {
       Unlocked unlocked;
-      note_end(the_engine().wait(all, std::numeric_limits<double>::infinity(), never_interrupted));
+      end_with(the_engine().wait(all, std::numeric_limits<double>::infinity(), never_interrupted));
     }
     return settle();
   });
@@ -57,47 +58,23 @@ int Pending::submit(Word* request) {
 }
 
 int Pending::leave(Word* request) {
-  completion_ = std::make_shared<engine::Completion>();
-  auto self = shared_from_this();
-  const std::shared_ptr<engine::Task> all = task();
-  if (int error = start_request(self, request)) return error;
-  const Word handle = *request;
-  // The request is complete for MPI before anybody who waits here learns of it.
-  auto finished = [self, handle](engine::End end) {
-    self->note_end(end);
-    complete(engine_library(), handle);
-    self->completion_->reach();
-    std::unique_lock<std::mutex> lock(self->telling_);
-    const std::function<void()> told = std::move(self->told_);
-    lock.unlock();
-    if (told) told();
-  };
+  const std::shared_ptr<engine::Task> all = make_task();
+  if (int error = start_request(shared_from_this(), request)) return error;
+  handle_ = *request;
   try {
-    left_ = the_engine().submit(all, finished, completion_);
+    the_engine().progress().add(shared_from_this(), all);
   } catch (...) {
-    finished(engine::End::BROKEN);
+    end_with(engine::End::BROKEN);
     free_request(*request);
     throw;
   }
   return 0;
 }
 
-void Pending::tell_end(std::function<void()> told) {
-  {
-    std::lock_guard<std::mutex> lock(telling_);
-    if (!completion_->reached()) {
-      told_ = std::move(told);
-      return;
-    }
-  }
-  told();
-}
-
-bool Pending::join(double seconds) {
-  if (ended_ || !left_) return true;
+void Pending::join(double seconds) {
+  if (ended() || !submitted()) return;
   Unlocked unlocked;
-  the_engine().join(*left_, seconds, never_interrupted);
-  return ended_;
+  the_engine().progress().wait({this}, [this] { return ended(); }, seconds, never_interrupted);
 }
 
 int Pending::settle() {
@@ -110,12 +87,12 @@ int Pending::settle() {
 }
 
 int Pending::outcome_of_end() {
-  if (end_ != engine::End::DONE) {
+  if (end() != engine::End::DONE) {
     cancel();
     abandon();
     const int own = failure();
     comm->fail(std::string(text_of(name)) + (own ? " has ended with an error" : " was interrupted"));
-    if (end_ == engine::End::TIMEOUT) return code_of(TIMEOUT, late_text());
+    if (end() == engine::End::TIMEOUT) return code_of(TIMEOUT, late_text());
     return own ? own : code_of(BROKEN, comm->why_broken());
   }
   if (finish_code_) return finish_code_;

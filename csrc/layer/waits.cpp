@@ -39,23 +39,14 @@ class RequestArray {
 
   // Has MPI progress what is waited for, until all of ours are complete.
   void finish_all() {
-    engine::Progress::Completions completions;
-    for (const Ours& one : ours_)
-      if (one.pending) completions.push_back(one.pending->completion());
-    auto reached = [&] {
-      return std::all_of(completions.begin(), completions.end(),
-                         [](const auto& each) { return each->reached(); });
-    };
-    wait_for(completions, reached);
+    const engine::PendingTasks all = pending();
+    wait_for(all, [&] {
+      return std::all_of(all.begin(), all.end(), [](const auto& each) { return each->ended(); });
+    });
   }
 
   // Until MPI's test of all of them says that some are complete, ours or not.
-  void finish_any(const std::function<bool()>& test) {
-    engine::Progress::Completions completions;
-    for (const Ours& one : ours_)
-      if (one.pending) completions.push_back(one.pending->completion());
-    wait_for(completions, test);
-  }
+  void finish_any(const std::function<bool()>& test) { wait_for(pending(), test); }
 
   static void step() {
     Unlocked unlocked;
@@ -101,10 +92,15 @@ class RequestArray {
   }
   static size_t width() { return library().handle_nbytes(); }
 
-  static void wait_for(const engine::Progress::Completions& completions,
-                       const std::function<bool()>& reached) {
+  engine::PendingTasks pending() const {
+    engine::PendingTasks all;
+    for (const Ours& one : ours_)
+      if (one.pending) all.push_back(one.pending.get());
+    return all;
+  }
+  static void wait_for(const engine::PendingTasks& waited, const std::function<bool()>& reached) {
     Unlocked unlocked;
-    the_engine().progress().wait(completions, reached, std::numeric_limits<double>::infinity(),
+    the_engine().progress().wait(waited, reached, std::numeric_limits<double>::infinity(),
                                  [] { return false; });
   }
 

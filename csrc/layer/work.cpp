@@ -96,8 +96,8 @@ Work::Tasks Work::tasks() {
   return all;
 }
 
-std::shared_ptr<engine::Task> Work::task() {
-  if (!check) return Pending::task();
+std::shared_ptr<engine::Task> Work::make_task() {
+  if (!check) return Pending::make_task();
   Tasks all = tasks();
   all.push_back(check->task());
   return std::make_shared<Compared>(all, check);

@@ -57,7 +57,7 @@ class Work : public Pending {
 
  protected:
   Tasks tasks() override;
-  std::shared_ptr<engine::Task> task() override;
+  std::shared_ptr<engine::Task> make_task() override;
   void finish() override { drop_copies(); }
   int problem() override;
   int failure() override;

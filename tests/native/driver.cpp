@@ -77,29 +77,45 @@ struct Part {
 
 bool never() { return false; }
 
+// A run that is left to the progress thread.
+class Left : public engine::PendingTask {
+ public:
+  explicit Left(engine::Engine& engine) : engine_(engine) { hurry(); }
+  std::future<End> result() { return result_.get_future(); }
+
+ private:
+  void finished() noexcept override {
+    engine_.forget(task());
+    result_.set_value(end());
+  }
+  engine::Engine& engine_;
+  std::promise<End> result_;
+};
+
 // All cases at once on a rank, with threads of its own.
 void all_at_once(World& world, const std::vector<Case>& cases, int rank, int workers) {
   engine::Engine engine(true, 60);
   engine.set_workers(workers, engine::Help::ALWAYS);
   for (int round = 0; round < repeats; round++) {
     std::vector<std::unique_ptr<Part>> parts;
-    std::vector<std::shared_ptr<engine::PendingTask>> pending;
+    std::vector<std::shared_ptr<Left>> left;
     std::vector<std::future<End>> ends;
     for (size_t i = 0; i < cases.size(); i++) {
       if (rank >= int(cases[i].ranks.size())) continue;
       parts.push_back(std::make_unique<Part>(engine, world, cases[i], rank, int(i)));
-      auto promise = std::make_shared<std::promise<End>>();
-      ends.push_back(promise->get_future());
-      pending.emplace_back();
-      if ((i + round) % 3)
-        pending.back() = engine.submit(parts.back()->run, [promise](End end) { promise->set_value(end); });
+      left.push_back(std::make_shared<Left>(engine));
+      ends.push_back(left.back()->result());
+      if ((i + round) % 3) engine.progress().add(left.back(), parts.back()->run);
     }
     for (size_t i = 0; i < parts.size(); i++) {
       // A third each is waited for by its driver, by somebody beside the progress thread, and by its end alone.
       End end;
-      if (!pending[i]) end = engine.wait({parts[i]->run}, 1e9, never);
-      else if (i % 2) end = engine.join(*pending[i], 60, never);
-      else end = ends[i].get();
+      if (!left[i]->submitted()) {
+        end = engine.wait({parts[i]->run}, 1e9, never);
+      } else {
+        if (i % 2) engine.progress().wait({left[i].get()}, [&] { return left[i]->ended(); }, 60, never);
+        end = ends[i].get();
+      }
       std::string what = parts[i]->one.name + " on rank " + std::to_string(rank);
       const engine::Error& error = parts[i]->run->error();
       check(end == End::DONE && !error, what + " ends without an error, not " +
@@ -140,10 +156,10 @@ void alone(const Case& one) {
   double start = engine::now();
   check(impatient.wait({given_up.run}, 1e9, never) == End::TIMEOUT, "a wait is given up");
   check(engine::now() - start > 0.05, "but not too early");
-  std::promise<End> ended;
   Part pending(impatient, world, one, 0, 1);
-  impatient.submit(pending.run, [&](End end) { ended.set_value(end); });
-  check(ended.get_future().get() == End::TIMEOUT, "the progress thread gives up too");
+  auto left = std::make_shared<Left>(impatient);
+  impatient.progress().add(left, pending.run);
+  check(left->result().get() == End::TIMEOUT, "the progress thread gives up too");
   engine::Engine patient(false, 60);
   Part broken_off(patient, world, one, 0, 2);
   int asked = 0;
@@ -159,11 +175,11 @@ void without_thread(const std::vector<Case>& cases) {
   for (size_t rank = 0; rank < one.ranks.size(); rank++)
     threads.emplace_back([&, rank] {
       engine::Engine engine(false, 60);
-      std::atomic<bool> ended{false};
+      auto left = std::make_shared<Left>(engine);
       Part pending(engine, world, one, int(rank), 0), waited(engine, world, one, int(rank), 1);
-      engine.submit(pending.run, [&](End) { ended = true; });
+      engine.progress().add(left, pending.run);
       check(engine.wait({waited.run}, 1e9, never) == End::DONE, "what is waited for ends");
-      while (!ended)
+      while (!left->ended())
         if (!engine.progress().step()) std::this_thread::yield();
       check(pending.right(int(rank)) && waited.right(int(rank)), "both are right without a thread");
     });

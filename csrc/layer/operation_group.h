@@ -1,7 +1,6 @@
-// What a client has started that holds no requests itself, as torch's backend: the calls of one operation, with
-// the comparison of what the ranks have called. They progress without Python, which is told of their ends.
+// The calls of one operation of a client that holds no requests itself, as torch's backend, with the comparison
+// of what the ranks have called. They progress without Python, which is told of their end.
 #pragma once
-#include <atomic>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -14,10 +13,9 @@
 namespace compcoll {
 namespace layer {
 
-class Started : public std::enable_shared_from_this<Started> {
+class OperationGroup : public engine::PendingTask, public std::enable_shared_from_this<OperationGroup> {
  public:
-  explicit Started(uint64_t number) : own_number_{number} {}
-  Started(const Started&) = delete;
+  explicit OperationGroup(uint64_t number) : own_number_{number} { hurry(); }
 
   // Begins to compare the operation, in words that all ranks have alike, before its calls; MPI's code.
   int compare(const std::shared_ptr<Comm>& comm, std::string text);
@@ -29,10 +27,9 @@ class Started : public std::enable_shared_from_this<Started> {
   // Waits so long at most. LATER where it goes on.
   engine::End wait(double seconds, const std::function<bool()>& interrupted);
 
-  // All calls have ended, or can not end any more, as the ranks have called different things.
-  bool ended() const { return ended_; }
+  // It has ended before its calls, as the ranks have called different things.
   bool differs() const { return check_ && check_->differs(); }
-  bool is_late() const { return late_; }  // MPI's requests made no progress for too long
+  bool is_late() const { return end() != engine::End::DONE; }  // it made no progress for too long
   // What the ranks have called, where that differs: told within so many seconds.
   std::string difference(double seconds);
   // The first error of MPI's own requests, as a code.
@@ -41,25 +38,23 @@ class Started : public std::enable_shared_from_this<Started> {
   struct Note {
     std::shared_ptr<const Outcome> outcome;
     int small = Last::none;
+    std::shared_ptr<Pending> call;  // of the engine's
   };
   std::vector<Note> notes() const;
 
  private:
-  void part_ended();
-  void end();
+  void finished() noexcept override;
+  bool may_stall() override;
+  void begin(bool wakes);
+  void tell(bool* fact);
 
-  std::recursive_mutex mutex_;
+  std::mutex mutex_;
   std::list<uint64_t> own_number_;  // the client's, until the end
   std::shared_ptr<Check> check_;
-  engine::TaskGroup::Parts plain_;
+  engine::TaskGroup::Parts plain_;  // MPI's requests, and the comparison
   std::vector<Word> recorded_;
-  std::vector<std::shared_ptr<Pending>> pending_;
   std::vector<Note> notes_;
-  std::vector<size_t> places_;  // of the pending ones among all
-  std::shared_ptr<engine::Task> rest_;  // MPI's requests, and the comparison
-  std::shared_ptr<engine::PendingTask> left_;
-  std::atomic<size_t> open_{0};
-  std::atomic<bool> ended_{false}, is_left_{false}, late_{false};
+  bool is_left_ = false, is_over_ = false;
 };
 
 // The numbers of those that were left and have ended, as soon as there are any, after so many seconds at most,
