@@ -8,7 +8,7 @@
 #include "functions.h"
 #include "kept.h"
 #include "requests.h"
-#include "work.h"
+#include "collective_operation.h"
 
 namespace compcoll {
 namespace layer {
@@ -86,7 +86,8 @@ std::shared_ptr<Entry> prepare(const Call& call, const Arguments& arguments, Des
 
 // Leaves a nonblocking call to MPI, whose request completes with what else belongs to it; MPI's code.
 int submit_to_mpi(const Call& call) {
-  auto work = std::make_shared<Work>(call.comm.shared_from_this(), nullptr, call.name, call.form);
+  auto work =
+      std::make_shared<CollectiveOperation>(call.comm.shared_from_this(), nullptr, call.name, call.form);
   std::vector<Word> words(call.words, call.words + call.n_words);
   words.back() = reinterpret_cast<Word>(&work->plain);
   work->check = call.check;
@@ -146,7 +147,7 @@ bool has_begun(int code) {
 }
 
 int begin_and_end(const Call& call, const Arguments& arguments, int poisoned,
-                  const std::shared_ptr<Work>& work) {
+                  const std::shared_ptr<CollectiveOperation>& work) {
   Comm& comm = call.comm;
   const bool pairs = call.op().pairs;
   const Word bases[] = {arguments.sides[send_side].buf, arguments.sides[recv_side].buf};
@@ -174,7 +175,8 @@ int begin_and_end(const Call& call, const Arguments& arguments, int poisoned,
   }
   const bool alone = pairs && call.form == blocking;
   const int first = alone ? comm.tags.pairwise() : comm.tags.next(call.form == blocking ? nullptr : work);
-  const Work::Lane lane = {comm.frames->handle(), first, comm.tags.n(), comm.tags.refusal(), 0};
+  const CollectiveOperation::Lane lane = {comm.frames->handle(), first, comm.tags.n(), comm.tags.refusal(),
+                                          0};
   if (int error = work->begin(bases, call.gpus, lane, call.marks)) return failed(call, error);
   if (poisoned) work->poison(poisoned);
   if (call.form == blocking) return failed(call, work->wait());
@@ -183,7 +185,8 @@ int begin_and_end(const Call& call, const Arguments& arguments, int poisoned,
 
 int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Arguments& arguments,
               int poisoned) {
-  auto work = std::make_shared<Work>(call.comm.shared_from_this(), std::move(entry), call.name, call.form);
+  auto work = std::make_shared<CollectiveOperation>(call.comm.shared_from_this(), std::move(entry), call.name,
+                                                    call.form);
   work->began = engine::now();
   work->check = call.check;
   return work->beginning([&] { return begin_and_end(call, arguments, poisoned, work); });

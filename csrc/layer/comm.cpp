@@ -7,7 +7,7 @@
 #include <random>
 
 #include "engine/clock.h"
-#include "pending.h"
+#include "pending_operation.h"
 #include "streams.h"
 
 namespace compcoll {

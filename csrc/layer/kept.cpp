@@ -5,7 +5,7 @@
 #include "devices.h"
 #include "engine/clock.h"
 #include "requests.h"
-#include "work.h"
+#include "collective_operation.h"
 
 namespace compcoll {
 namespace layer {
@@ -98,7 +98,7 @@ class KeptCall : public Prepared {
     const int refusal = mark(gpus, &marks, &refused);
     if (refused) return raise(comm_->handle, refusal);
     comm_->count(name_);
-    auto work = std::make_shared<Work>(comm_, entry_, name_, persistent);
+    auto work = std::make_shared<CollectiveOperation>(comm_, entry_, name_, persistent);
     work->began = engine::now();
     work->keep = {place_, last_, masked_, staged_};
     if (staged_) {
@@ -112,8 +112,9 @@ class KeptCall : public Prepared {
       if (error) return error;
     }
     if (entry_) {
-      const Work::Lane lane = {place_->comm->handle(), place_->first, std::min(place_->n, comm_->tags.n()),
-                               place_->refusal(), place_->key()};
+      const CollectiveOperation::Lane lane = {place_->comm->handle(), place_->first,
+                                              std::min(place_->n, comm_->tags.n()), place_->refusal(),
+                                              place_->key()};
       const auto begin = [&] { return work->begin(bases_, gpus_, lane, marks, last_); };
       if (int error = work->beginning(begin)) return raise(comm_->handle, error);
       if (poisoned_) work->poison(poisoned_);

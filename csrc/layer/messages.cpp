@@ -180,8 +180,8 @@ Plan plan_of(const Message& m, int* error) {
 }
 
 // Starts what a plan says; MPI's code.
-int begin(const Message& m, const Plan& plan, std::shared_ptr<Transfer>* made) {
-  auto transfer = std::make_shared<Transfer>(m.comm->shared_from_this(), m.name, m.row().form);
+int begin(const Message& m, const Plan& plan, std::shared_ptr<MessageOperation>* made) {
+  auto transfer = std::make_shared<MessageOperation>(m.comm->shared_from_this(), m.name, m.row().form);
   if (m.receives)
     if (int error = transfer->begin_receive(plan.received, m.source, m.recvtag)) return error;
   const auto send = [&] {
@@ -217,7 +217,7 @@ class KeptMessage : public Prepared {
     if (comm_->broken()) return raise(comm_->handle, code_of(BROKEN, comm_->why_broken()));
     comm_->count(message_.row().op);
     int error = 0;
-    std::shared_ptr<Transfer> transfer;
+    std::shared_ptr<MessageOperation> transfer;
     const Plan plan = plan_of(message_, &error);
     if (!error) error = begin(message_, plan, &transfer);
     if (error) return error;
@@ -251,7 +251,7 @@ bool serve(const Message& m, Word* request, int* error) {
     *error = keep(std::make_shared<KeptMessage>(m), request);
     return true;
   }
-  std::shared_ptr<Transfer> transfer;
+  std::shared_ptr<MessageOperation> transfer;
   if ((*error = begin(m, plan, &transfer))) return true;
   if (m.row().form == nonblocking) {
     *error = failed(m, transfer->submit(request));
@@ -398,7 +398,7 @@ int receive_matched(bool large_count, Word* words, Call&& next) {
   if (!buffer->sound() || m.recvcount < 0 || !take_matched(handle, &found)) return next();
   m.comm = found.comm.get();
   m.comm->count(m.row().op);
-  auto transfer = std::make_shared<Transfer>(found.comm, m.name, m.row().form);
+  auto transfer = std::make_shared<MessageOperation>(found.comm, m.name, m.row().form);
   transfer->take(buffer, found.arrived);
   library().put_handle(library().message_null, m.message);
   if (m.row().form == blocking) {

@@ -11,7 +11,7 @@
 
 #include "devices.h"
 #include "landing.h"
-#include "pending.h"
+#include "pending_operation.h"
 #include "requests.h"
 #include "streams.h"
 
@@ -211,9 +211,10 @@ class Outgoing {
 };
 
 // One or two messages under way, of one call.
-class Transfer : public Pending {
+class MessageOperation : public PendingOperation {
  public:
-  Transfer(std::shared_ptr<Comm> comm, Name name, Form form) : Pending(std::move(comm), name, form) {}
+  MessageOperation(std::shared_ptr<Comm> comm, Name name, Form form)
+      : PendingOperation(std::move(comm), name, form) {}
   int begin_receive(BufferRef buffer, int source, int tag);
   void take(BufferRef buffer, std::shared_ptr<Arrived> arrived);
   // `stream` is null where MPI sends it as it is, by a nonblocking function.

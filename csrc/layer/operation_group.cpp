@@ -14,12 +14,12 @@ namespace {
 // A call of the engine's as a part of its group, which waits for its end: it progresses by itself.
 class CallOfGroup : public engine::Task {
  public:
-  explicit CallOfGroup(std::shared_ptr<Pending> call) : call_(std::move(call)) {}
+  explicit CallOfGroup(std::shared_ptr<PendingOperation> call) : call_(std::move(call)) {}
   bool step() override { return false; }
   bool done() override { return call_->ended(); }
 
  private:
-  const std::shared_ptr<Pending> call_;
+  const std::shared_ptr<PendingOperation> call_;
 };
 
 struct Ended {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "check.h"
-#include "pending.h"
+#include "pending_operation.h"
 
 namespace compcoll {
 namespace layer {
@@ -38,7 +38,7 @@ class OperationGroup : public engine::PendingTask, public std::enable_shared_fro
   struct Note {
     std::shared_ptr<const Outcome> outcome;
     int small = Last::none;
-    std::shared_ptr<Pending> call;  // of the engine's
+    std::shared_ptr<PendingOperation> call;  // of the engine's
   };
   std::vector<Note> notes() const;
 

@@ -19,11 +19,11 @@ Own grequest_start("PMPI_Grequest_start"), recv_init("PMPI_Recv_init"), isend("P
 // Requests of the layer's, by their handles: of calls under way, and of prepared ones.
 struct Requests {
   std::mutex mutex;  // nothing is waited for with it, as MPI calls what takes it
-  std::map<Word, std::shared_ptr<Pending>> pending;
+  std::map<Word, std::shared_ptr<PendingOperation>> pending;
   std::map<Word, std::shared_ptr<Prepared>> prepared;
   std::unordered_map<Word, Record> records;  // of calls that are recorded, MPI's among them
   // Freed by MPI, whose callback can neither free communicators nor allocate memory.
-  std::multimap<Word, std::shared_ptr<Pending>> freed;
+  std::multimap<Word, std::shared_ptr<PendingOperation>> freed;
 };
 
 Requests& requests() {
@@ -49,7 +49,7 @@ bool has_record(Word handle) {
 }
 
 // A call has ended, or its request is no more.
-void close_record(Word handle, std::shared_ptr<Pending> pending, int error) {
+void close_record(Word handle, std::shared_ptr<PendingOperation> pending, int error) {
   Record record;
   {
     std::lock_guard<std::mutex> lock(requests().mutex);
@@ -131,9 +131,9 @@ Word own_comm() {
   return mirror = library().handle_of(made);
 }
 
-int start_request(const std::shared_ptr<Pending>& pending, Word* request) {
-  std::map<Word, std::shared_ptr<Pending>> place{{0, pending}};
-  std::multimap<Word, std::shared_ptr<Pending>> old;
+int start_request(const std::shared_ptr<PendingOperation>& pending, Word* request) {
+  std::map<Word, std::shared_ptr<PendingOperation>> place{{0, pending}};
+  std::multimap<Word, std::shared_ptr<PendingOperation>> old;
   auto handle = std::make_unique<Word>(0);
   if (int error =
           grequest_start.call(&query, &freed, &cancel, static_cast<void*>(handle.get()), handle.get()))
@@ -158,7 +158,7 @@ void free_request(Word request) {
   request_free.call(&place);
 }
 
-std::shared_ptr<Pending> pending_of(Word request) {
+std::shared_ptr<PendingOperation> pending_of(Word request) {
   if (!any_requests()) return nullptr;
   std::lock_guard<std::mutex> lock(requests().mutex);
   auto found = requests().pending.find(request);
@@ -220,7 +220,7 @@ bool start(const void* place, int* error) {
 constexpr double freed_seconds = 60;
 
 void end_requests(double seconds) {
-  std::vector<std::shared_ptr<Pending>> all, freed;
+  std::vector<std::shared_ptr<PendingOperation>> all, freed;
   {
     std::lock_guard<std::mutex> lock(requests().mutex);
     for (auto& [handle, pending] : requests().freed) freed.push_back(pending);

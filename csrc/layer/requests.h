@@ -5,13 +5,13 @@
 #include <memory>
 #include <vector>
 
-#include "pending.h"
+#include "pending_operation.h"
 
 namespace compcoll {
 namespace layer {
 
 // Starts a generalized request for what is under way; MPI's code.
-int start_request(const std::shared_ptr<Pending>& pending, Word* request);
+int start_request(const std::shared_ptr<PendingOperation>& pending, Word* request);
 
 void free_request(Word request);
 
@@ -20,14 +20,14 @@ extern COMPCOLL_INTERNAL std::atomic<int> n_requests;
 inline bool any_requests() { return n_requests.load(std::memory_order_relaxed) != 0; }
 
 // What is under way behind a request, null of others.
-std::shared_ptr<Pending> pending_of(Word request);
+std::shared_ptr<PendingOperation> pending_of(Word request);
 
 // Keeps the record of a call until its request is seen to be complete; and what is kept.
 void keep_record(Word request, Record record);
 std::vector<Record> take_open_records();
 bool has_record(Word request);
 // A call has ended, or its request is no more.
-void close_record(Word request, std::shared_ptr<Pending> pending, int error);
+void close_record(Word request, std::shared_ptr<PendingOperation> pending, int error);
 
 // A call that is prepared once, and started any number of times.
 class Prepared {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "pending.h"
+#include "pending_operation.h"
 
 namespace compcoll {
 namespace layer {
@@ -53,16 +53,16 @@ void CallTags::begin(int first, int n) {
   check_ = first + n - 1;
 }
 
-std::shared_ptr<Pending> CallTags::take_under_way(int turn) {
+std::shared_ptr<PendingOperation> CallTags::take_under_way(int turn) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = under_way_.find(turn);
   if (found == under_way_.end()) return nullptr;
-  std::shared_ptr<Pending> work = found->second.lock();
+  std::shared_ptr<PendingOperation> work = found->second.lock();
   under_way_.erase(found);
   return work;
 }
 
-int CallTags::next(const std::shared_ptr<Pending>& pending) {
+int CallTags::next(const std::shared_ptr<PendingOperation>& pending) {
   int turn;
   {
     std::lock_guard<std::mutex> lock(mutex_);

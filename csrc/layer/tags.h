@@ -12,7 +12,7 @@
 namespace compcoll {
 namespace layer {
 
-class Pending;
+class PendingOperation;
 
 // A private communicator, which carries frames, so that no tag ever meets a user's. Duplicates of a
 // communicator share one, each with tags of its own; it is freed with the last of them.
@@ -52,15 +52,15 @@ class CallTags {
   int n_of_messages() const { return refusal() - first_of_messages(); }
   int notice() const { return check_ - 1; }
   // The first tag of a call; `pending` may return before its end.
-  int next(const std::shared_ptr<Pending>& pending);
+  int next(const std::shared_ptr<PendingOperation>& pending);
   void join();
 
  private:
-  std::shared_ptr<Pending> take_under_way(int turn);
+  std::shared_ptr<PendingOperation> take_under_way(int turn);
   std::mutex mutex_;
   int first_ = 0, n_ = 1, turns_ = 1, check_ = 0;
   uint64_t calls_ = 0;
-  std::unordered_map<int, std::weak_ptr<Pending>> under_way_;  // by the turn
+  std::unordered_map<int, std::weak_ptr<PendingOperation>> under_way_;  // by the turn
 };
 
 // A communicator and tags of calls that are prepared once and begun again and again, by each rank in an order

@@ -369,19 +369,20 @@ int Outgoing::conclude() {
 
 // -- both
 
-int Transfer::begin_receive(BufferRef buffer, int source, int tag) {
+int MessageOperation::begin_receive(BufferRef buffer, int source, int tag) {
   began_ = engine::now();
   in_ = std::make_shared<Incoming>(comm, std::move(buffer));
   return in_->post(source, tag);
 }
 
-void Transfer::take(BufferRef buffer, std::shared_ptr<Arrived> arrived) {
+void MessageOperation::take(BufferRef buffer, std::shared_ptr<Arrived> arrived) {
   began_ = engine::now();
   in_ = std::make_shared<Incoming>(comm, std::move(buffer));
   in_->take(std::move(arrived));
 }
 
-int Transfer::begin_send(BufferRef buffer, std::shared_ptr<const Stream> stream, int dest, int tag, Name as) {
+int MessageOperation::begin_send(BufferRef buffer, std::shared_ptr<const Stream> stream, int dest, int tag,
+                                 Name as) {
   if (!began_) began_ = engine::now();
   sent_ = buffer;
   const bool synchronous = as == Ssend || as == Issend || as == Ssend_init;
@@ -404,28 +405,28 @@ int Transfer::begin_send(BufferRef buffer, std::shared_ptr<const Stream> stream,
             comm->handle, &request_);
 }
 
-void Transfer::give_up() {
+void MessageOperation::give_up() {
   if (in_) in_->cancel();
   abandon();
 }
 
-void Transfer::tell(void* status) const {
+void MessageOperation::tell(void* status) const {
   if (in_) copy_status(in_->status(), status);
-  else Pending::tell(status);
+  else PendingOperation::tell(status);
 }
 
-void Transfer::cancel() {
+void MessageOperation::cancel() {
   if (in_) in_->cancel();
   if (plain_ && !in_) mpi_cancel.call(&request_);
 }
 
-void Transfer::abandon() {
+void MessageOperation::abandon() {
   if (in_) in_->leave();
   if (out_) out_->leave();
-  Pending::abandon();
+  PendingOperation::abandon();
 }
 
-Pending::Tasks Transfer::tasks() {
+PendingOperation::Tasks MessageOperation::tasks() {
   Tasks all;
   if (out_) all = out_->tasks();
   if (in_) all.push_back(in_);
@@ -433,11 +434,11 @@ Pending::Tasks Transfer::tasks() {
   return all;
 }
 
-void Transfer::finish() {
+void MessageOperation::finish() {
   if (in_) in_->finish();
 }
 
-int Transfer::conclude() {
+int MessageOperation::conclude() {
   int error = failed_ ? failed_ : in_ ? in_->error() : 0;
   auto outcome = std::make_shared<Outcome>();
   const Name op = rows[name - n_operations].op;

@@ -81,7 +81,7 @@ class RequestArray {
   struct Ours {
     size_t index;
     Word handle;
-    std::shared_ptr<Pending> pending;
+    std::shared_ptr<PendingOperation> pending;
     std::shared_ptr<Prepared> prepared;
     bool recorded, complete;
   };

@@ -1,4 +1,4 @@
-#include "pending.h"
+#include "pending_operation.h"
 
 #include <limits>
 
@@ -16,24 +16,24 @@ bool never_interrupted() { return false; }
 
 }  // namespace
 
-void Pending::abandon() {
+void PendingOperation::abandon() {
   abandoned_ = shared_from_this();
   if (comm->frames) comm->frames->keep(comm->frames);
 }
 
 // Gives up a call that has begun: its tasks do not progress any more.
-void Pending::lose() noexcept {
+void PendingOperation::lose() noexcept {
   abandon();
   comm->fail_without_text();
 }
 
-std::shared_ptr<engine::Task> Pending::make_task() {
+std::shared_ptr<engine::Task> PendingOperation::make_task() {
   Tasks all = tasks();
   return all.size() == 1 ? all[0] : std::make_shared<engine::TaskGroup>(std::move(all));
 }
 
 // The request is complete for MPI before anybody who waits here learns of it.
-void Pending::finished() noexcept {
+void PendingOperation::finished() noexcept {
   end_seconds_ = engine::now();
   try {
     the_engine().forget(task());
@@ -42,7 +42,7 @@ void Pending::finished() noexcept {
   if (handle_) complete(engine_library(), handle_);
 }
 
-int Pending::wait() {
+int PendingOperation::wait() {
   return beginning([&] {
     const Tasks all = tasks();
     {
@@ -53,11 +53,11 @@ int Pending::wait() {
   });
 }
 
-int Pending::submit(Word* request) {
+int PendingOperation::submit(Word* request) {
   return beginning([&] { return leave(request); });
 }
 
-int Pending::leave(Word* request) {
+int PendingOperation::leave(Word* request) {
   const std::shared_ptr<engine::Task> all = make_task();
   if (int error = start_request(shared_from_this(), request)) return error;
   handle_ = *request;
@@ -71,13 +71,13 @@ int Pending::leave(Word* request) {
   return 0;
 }
 
-void Pending::join(double seconds) {
+void PendingOperation::join(double seconds) {
   if (ended() || !submitted()) return;
   Unlocked unlocked;
   the_engine().progress().wait({this}, [this] { return ended(); }, seconds, never_interrupted);
 }
 
-int Pending::settle() {
+int PendingOperation::settle() {
   std::lock_guard<std::mutex> lock(settling_);
   if (settled_) return code_;
   settled_ = true;
@@ -86,7 +86,7 @@ int Pending::settle() {
   } catch (...) { return code_ = code_of_exception(); }
 }
 
-int Pending::outcome_of_end() {
+int PendingOperation::outcome_of_end() {
   if (end() != engine::End::DONE) {
     cancel();
     abandon();
@@ -100,7 +100,7 @@ int Pending::outcome_of_end() {
   return code ? code : conclude();
 }
 
-void Pending::tell(void* status) const {
+void PendingOperation::tell(void* status) const {
   status_set_elements.call(status, library().byte, 0);
   status_set_cancelled.call(status, 0);
 }

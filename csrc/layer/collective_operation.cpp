@@ -1,4 +1,4 @@
-#include "work.h"
+#include "collective_operation.h"
 
 #include "devices.h"
 #include "engine/clock.h"
@@ -33,15 +33,15 @@ Masked::Masked(const Call& call, const std::vector<uint8_t>& out, const std::vec
 
 // -- the engine's part
 
-Work::~Work() { drop_copies(); }
+CollectiveOperation::~CollectiveOperation() { drop_copies(); }
 
-void Work::drop_copies() {
+void CollectiveOperation::drop_copies() {
   for (auto [memory, nbytes] : copies_) the_engine().pool().put(memory, nbytes);
   copies_.clear();
 }
 
-int Work::begin(const Word bases[2], const int gpus[2], const Lane& lane, MarksRef marks,
-                std::shared_ptr<engine::Bases> last) {
+int CollectiveOperation::begin(const Word bases[2], const int gpus[2], const Lane& lane, MarksRef marks,
+                               std::shared_ptr<engine::Bases> last) {
   last_ = std::move(last);
   for (const Part& part : entry->parts) {
     std::vector<engine::Place> places;
@@ -78,14 +78,14 @@ int Work::begin(const Word bases[2], const int gpus[2], const Lane& lane, MarksR
   return 0;
 }
 
-void Work::poison(int code) {
+void CollectiveOperation::poison(int code) {
   poisoned_ = code;
   engine::Error error;
   error.problem = engine::Problem::CALLBACK;
   for (const auto& run : runs_) run->fail(error);
 }
 
-Work::Tasks Work::tasks() {
+CollectiveOperation::Tasks CollectiveOperation::tasks() {
   Tasks all(runs_.begin(), runs_.end());
   for (Word* request : plains) {
     statuses_.emplace_back(library().status_nbytes);
@@ -96,8 +96,8 @@ Work::Tasks Work::tasks() {
   return all;
 }
 
-std::shared_ptr<engine::Task> Work::make_task() {
-  if (!check) return Pending::make_task();
+std::shared_ptr<engine::Task> CollectiveOperation::make_task() {
+  if (!check) return PendingOperation::make_task();
   Tasks all = tasks();
   all.push_back(check->task());
   return std::make_shared<Compared>(all, check);
@@ -105,14 +105,14 @@ std::shared_ptr<engine::Task> Work::make_task() {
 
 // -- the outcome
 
-int Work::problem() {
+int CollectiveOperation::problem() {
   if (!check || !check->differs()) return 0;
   abandon();
   comm->fail(std::string("calls of the ranks beside ") + operations[name].name + " did not go together");
   return check->result();
 }
 
-int Work::failure() {
+int CollectiveOperation::failure() {
   for (const auto& run : runs_) run->give_up();
   for (size_t i = 0; i < runs_.size(); i++)
     if (runs_[i]->broken() && runs_[i]->error())
@@ -120,7 +120,7 @@ int Work::failure() {
   return 0;
 }
 
-int Work::conclude() {
+int CollectiveOperation::conclude() {
   int error = 0;
   for (const auto& task : plain_tasks_)
     if (!error) error = error_of(*task);

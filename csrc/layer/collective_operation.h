@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "check.h"
-#include "pending.h"
+#include "pending_operation.h"
 
 namespace compcoll {
 namespace layer {
@@ -21,11 +21,11 @@ class Masked {
   std::vector<char> counts_[2];
 };
 
-class Work : public Pending {
+class CollectiveOperation : public PendingOperation {
  public:
-  Work(std::shared_ptr<Comm> comm, std::shared_ptr<const Entry> entry, Name name, Form form)
-      : Pending(std::move(comm), name, form), entry(std::move(entry)) {}
-  ~Work() override;
+  CollectiveOperation(std::shared_ptr<Comm> comm, std::shared_ptr<const Entry> entry, Name name, Form form)
+      : PendingOperation(std::move(comm), name, form), entry(std::move(entry)) {}
+  ~CollectiveOperation() override;
 
   const std::shared_ptr<const Entry> entry;  // null of a call that is MPI's, on copies of a GPU's memory
 

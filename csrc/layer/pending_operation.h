@@ -10,9 +10,10 @@
 namespace compcoll {
 namespace layer {
 
-class Pending : public engine::PendingTask, public std::enable_shared_from_this<Pending> {
+class PendingOperation : public engine::PendingTask, public std::enable_shared_from_this<PendingOperation> {
  public:
-  Pending(std::shared_ptr<Comm> comm, Name name, Form form) : comm(std::move(comm)), name(name), form(form) {}
+  PendingOperation(std::shared_ptr<Comm> comm, Name name, Form form)
+      : comm(std::move(comm)), name(name), form(form) {}
 
   const std::shared_ptr<Comm> comm;
   const Name name;
@@ -71,7 +72,7 @@ class Pending : public engine::PendingTask, public std::enable_shared_from_this<
   void lose() noexcept;
   int outcome_of_end();
 
-  std::shared_ptr<Pending> abandoned_;  // itself, for good
+  std::shared_ptr<PendingOperation> abandoned_;  // itself, for good
   Word handle_ = 0;  // of its request
   std::mutex settling_;
   bool settled_ = false;
