@@ -231,7 +231,6 @@ Word own_sum(const Call& call);
 // The process's engine, and the functions of MPI that it calls.
 engine::Engine& the_engine();
 const engine::Library& engine_library();
-bool has_engine();
 // Starts the threads that nonblocking calls need; false if one of them cannot be started.
 bool start_threads();
 void start_engine(bool threaded, double stall_seconds, engine::ThreadMain main);

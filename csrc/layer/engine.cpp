@@ -19,8 +19,6 @@ double stall_seconds = std::numeric_limits<double>::infinity();
 
 engine::Engine& the_engine() { return *process_engine; }
 
-bool has_engine() { return process_engine != nullptr; }
-
 void start_engine(bool threaded, double seconds, engine::ThreadMain main) {
   if (process_engine) return;
   watch_end();
