@@ -32,14 +32,14 @@ class Check : public std::enable_shared_from_this<Check> {
                    std::shared_ptr<Check>* made);
   // Waits for the other ranks; the code of an error where they do not come in time, or differ.
   int wait();
-  // The same of one whose request is complete; and whether that has told that they differ.
+  // The same of one whose request is complete.
   int result();
-  bool differs() const { return sum_ != 0; }
+  // Whether the task is done, and has told that the ranks differ.
+  bool differs() const { return task_ && task_->done() && sum_; }
   // What the ranks have called, where that differs: told within so many seconds.
   std::string difference(double seconds);
-  // The comparison as a task, and whether it is done.
+  // The comparison as a task.
   std::shared_ptr<engine::Task> task();
-  bool done() const { return task_ && task_->done(); }
 
  private:
   std::vector<int> exchange(double seconds, std::vector<std::string>* texts,
@@ -59,7 +59,7 @@ class Compared : public engine::TaskGroup {
  public:
   Compared(Parts parts, std::shared_ptr<Check> check)
       : TaskGroup(std::move(parts)), check_(std::move(check)) {}
-  bool done() override { return (check_ && check_->done() && check_->differs()) || TaskGroup::done(); }
+  bool done() override { return (check_ && check_->differs()) || TaskGroup::done(); }
 
  private:
   const std::shared_ptr<Check> check_;
