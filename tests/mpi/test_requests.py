@@ -100,6 +100,17 @@ def finish(requests: list, rng) -> None:
             left = [request for i, request in enumerate(left) if i not in done]
 
 
+def in_two_threads(run) -> None:
+    """Call ``run(0)`` and ``run(1)`` in threads that take turns often."""
+    threads, interval = [Thread(target=run, args=[i]) for i in (0, 1)], sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+
+
 @threaded
 @pytest.mark.parametrize("seed", range(3))
 def test_many_on_three_communicators_from_two_threads(comm, ours, agree, seed):
@@ -118,11 +129,7 @@ def test_many_on_three_communicators_from_two_threads(comm, ours, agree, seed):
         finish([request for one in started for request in one.requests], rng)
         right[thread] = all(one.right for one in started)
 
-    threads = [Thread(target=run, args=[thread]) for thread in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_two_threads(run)
     assert agree(all(right))
     for one in (several[0], several[2]):
         one.Free()
@@ -145,38 +152,24 @@ def test_statuses_of_receives_in_two_threads(comm, agree):
                 wrong.extend([status] * (status.Get_count(MPI.FLOAT) != n))
             MPI.Request.Waitall(sends)
 
-    threads, interval = [Thread(target=run, args=[tag]) for tag in (1, 2)], sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    sys.setswitchinterval(interval)
+    in_two_threads(run)
     assert agree(not wrong)
 
 
 @threaded
 def test_handles_that_mpi_gives_out_again_at_once(comm, agree):
-    """One thread takes over hundreds of ended requests, while those of another thread get their handles."""
+    """One thread concludes hundreds of ended requests, while those of another thread get their handles."""
     ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     before, behind = ring(comm)
     sent, calls = np.arange(1024.0), ours.calls_accelerated
 
-    def many() -> None:
-        for _ in range(4):
-            arriving = [ours.Irecv(np.zeros(1024), before, 1) for _ in range(300)]
-            MPI.Request.Waitall(arriving + [ours.Isend(sent, behind, 1) for _ in arriving])
+    def run(tag: int) -> None:
+        for _ in range(6):
+            arriving = [ours.Irecv(np.zeros(1024), before, tag) for _ in range(300)]
+            MPI.Request.Waitall(arriving + [ours.Isend(sent, behind, tag) for _ in arriving])
 
-    def one_by_one() -> None:
-        for _ in range(600):
-            MPI.Request.Waitall([ours.Irecv(np.zeros(1024), before, 2), ours.Isend(sent, behind, 2)])
-
-    threads = [Thread(target=run) for run in (many, one_by_one)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert agree(ours.calls_accelerated == calls + 2 * (4 * 300 + 600))
+    in_two_threads(run)
+    assert agree(ours.calls_accelerated == calls + 2 * 6 * 2 * 300)
 
 
 def test_more_than_there_are_tags_for(comm, ours, agree):
