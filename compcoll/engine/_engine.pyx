@@ -169,9 +169,9 @@ def stalled():
     return TimeoutError(f"{text}; the communicator is in an error state")
 
 
-def crowd():
+def set_oversubscribed():
     """Leave cores to other ranks of the node while a long call waits: they are more than cores."""
-    engine.progress().crowd()
+    engine.progress().set_oversubscribed()
 
 
 include "layer.pxi"

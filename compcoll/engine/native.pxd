@@ -37,7 +37,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     cdef enum CEnd "compcoll::engine::End":
         pass
     cdef cppclass CProgress "compcoll::engine::Progress":
-        void crowd()
+        void set_oversubscribed()
     cdef enum CHelp "compcoll::engine::Help":
         pass
     cdef cppclass CEngine "compcoll::engine::Engine":

@@ -22,7 +22,7 @@ def start_engine(workers: int | None = None, sharing: float = 1.0) -> None:
         wanted = environment.threads() is not None
         _engine.set_workers(workers, _engine.NAMED if wanted else _engine.FREE)
     if sharing > 1:
-        _engine.crowd()
+        _engine.set_oversubscribed()
 
 
 def start_threads() -> bool:

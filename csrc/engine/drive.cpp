@@ -17,7 +17,7 @@ namespace {
 constexpr double part = 1.0 / 16, limit_of_part = 1e-4, late_part = 1.0 / 64, limit_of_late_part = 1e-3;
 // The progress thread yields for less long than callers do, who have nothing else to do. In a long call on a
 // crowded node a core that yields is missed by the ranks that work.
-constexpr double spinning_of_thread = 1e-4, spinning_of_caller = 1e-3, spinning_in_a_crowd = 2e-5;
+constexpr double spinning_of_thread = 1e-4, spinning_of_caller = 1e-3, spinning_of_oversubscribed = 2e-5;
 // It backs off while a waiter may exist: its program may compute meanwhile, and progresses its own tasks when
 // it waits. It naps between two looks at tasks that are short and have not begun to move, and rests for a
 // while beside the others. It lingers after the end of all: to wake it takes a caller longer than to begin a
@@ -149,11 +149,11 @@ std::shared_ptr<PendingTask> Progress::before(size_t* place) {
   return *place ? pending_[--*place] : nullptr;
 }
 
-bool Progress::step_some(const bool* attended) {
+bool Progress::step_some(const bool* with_waiters) {
   bool moved = false;
   size_t place = all_of_them;
   while (const auto pending = before(&place))
-    if (!attended || pending->attended() == *attended) moved |= pending->step();
+    if (!with_waiters || pending->has_waiters() == *with_waiters) moved |= pending->step();
   if (moved) drop_ended();
   return moved;
 }
@@ -166,19 +166,19 @@ void Progress::step_all() {
 
 End Progress::wait(const PendingTasks& waited, const std::function<bool()>& reached, double limit,
                    const std::function<bool()>& interrupted) {
-  const bool attended = true;
+  const bool with_waiters = true;
   const Attendance attendance(*this, waited);
-  Backoff backoff(limit, spinning(attends_long()));
+  Backoff backoff(limit, spinning(has_long_with_waiters()));
   Ending ending(limit, interrupted);
   End end = End::DONE;
   while (end == End::DONE && !reached()) {
-    if (step_some(running_ ? &attended : nullptr)) {
+    if (step_some(running_ ? &with_waiters : nullptr)) {
       backoff.moved();
     } else {
       double pause = backoff.pause();
       if (pause) {
         std::lock_guard<std::mutex> lock(mutex_);
-        if (is_on_device(attended)) pause = std::min(pause, device_seconds);
+        if (is_on_device(with_waiters)) pause = std::min(pause, device_seconds);
       }
       if (pause) std::this_thread::sleep_for(std::chrono::duration<double>(pause));
       else sched_yield();
@@ -189,25 +189,25 @@ End Progress::wait(const PendingTasks& waited, const std::function<bool()>& reac
 }
 
 double Progress::spinning(bool any_is_long) const {
-  return crowded_ && any_is_long ? spinning_in_a_crowd : spinning_of_caller;
+  return oversubscribed_ && any_is_long ? spinning_of_oversubscribed : spinning_of_caller;
 }
 
-bool Progress::attends_long() {
+bool Progress::has_long_with_waiters() {
   std::lock_guard<std::mutex> lock(mutex_);
   return std::any_of(pending_.begin(), pending_.end(),
-                     [](const auto& pending) { return pending->is_long() && pending->attended(); });
+                     [](const auto& pending) { return pending->is_long() && pending->has_waiters(); });
 }
 
 // Whether a device is at something that callers wait for, or that the thread looks after. With the lock.
-bool Progress::is_on_device(bool attended) const {
-  return std::any_of(pending_.begin(), pending_.end(), [attended](const auto& pending) {
-    return pending->is_on_device() && pending->attended() == attended;
+bool Progress::is_on_device(bool with_waiters) const {
+  return std::any_of(pending_.begin(), pending_.end(), [with_waiters](const auto& pending) {
+    return pending->is_on_device() && pending->has_waiters() == with_waiters;
   });
 }
 
-void Progress::attend(const PendingTasks& waited, int more) {
-  for (PendingTask* pending : waited) pending->attend(more);
-  if (more > 0) return;
+void Progress::add_waiters(const PendingTasks& waited, int n) {
+  for (PendingTask* pending : waited) pending->add_waiters(n);
+  if (n > 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
   if (has_work()) changed_.notify_one();
 }
@@ -216,7 +216,7 @@ void Progress::attend(const PendingTasks& waited, int more) {
 double Progress::shortest_rest() const {
   double least = nap;
   for (const auto& pending : pending_)
-    if (!pending->attended()) least = std::min(least, pending->rest());
+    if (!pending->has_waiters()) least = std::min(least, pending->rest());
   return least;
 }
 
@@ -236,7 +236,7 @@ void Progress::drop_ended() {
 // Whether there is anything for the thread to do. With the lock.
 bool Progress::has_work() const {
   return std::any_of(pending_.begin(), pending_.end(),
-                     [](const auto& pending) { return !pending->ended() && !pending->attended(); });
+                     [](const auto& pending) { return !pending->ended() && !pending->has_waiters(); });
 }
 
 void Progress::stop() {
@@ -250,11 +250,11 @@ void Progress::stop() {
 
 void Progress::loop() {
   prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: else each nap takes longer than was asked for
-  const bool attended = false;
+  const bool with_waiters = false;
   Backoff backoff(1e18, spinning_of_thread);
   double idle = now();  // since when
   for (;;) {
-    bool moved = step_some(&attended);
+    bool moved = step_some(&with_waiters);
     std::unique_lock<std::mutex> lock(mutex_);
     if (moved) backoff.moved();
     if (has_work()) {
@@ -268,7 +268,7 @@ void Progress::loop() {
     if (stopped_) return;
     if (moved) continue;
     double pause = std::max(backoff.pause(), shortest_rest());
-    if (is_on_device(attended)) pause = std::min(pause, device_seconds);
+    if (is_on_device(with_waiters)) pause = std::min(pause, device_seconds);
     if (!pause) {
       lock.unlock();
       sched_yield();

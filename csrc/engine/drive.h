@@ -48,10 +48,10 @@ class PendingTask {
   bool is_on_device() const { return task_->is_on_device(); }
   // Seconds at least that the progress thread rests between two looks at it.
   double rest() const { return rest_; }
-  void hurry() { rest_ = 0; }
+  void poll_without_rest() { rest_ = 0; }
   // Whether somebody waits for it, and so does not leave it to the progress thread.
-  bool attended() const { return waiting_ > 0; }
-  void attend(int more) { waiting_ += more; }
+  bool has_waiters() const { return n_waiters_ > 0; }
+  void add_waiters(int n) { n_waiters_ += n; }
 
  protected:
   // Called once, by the thread that comes to the end, before anybody learns of it.
@@ -69,7 +69,7 @@ class PendingTask {
   Backoff backoff_{0, 0};
   End end_ = End::DONE;
   std::atomic<bool> submitted_{false}, ended_{false};
-  std::atomic<int> waiting_{0};
+  std::atomic<int> n_waiters_{0};
   std::atomic<double> rest_;
 };
 
@@ -100,7 +100,7 @@ class Progress {
   // Seconds for which a caller that waits for tasks yields before it sleeps.
   double spinning(bool any_is_long) const;
   // From now on the ranks of this node have fewer cores than they are.
-  void crowd() { crowded_ = true; }
+  void set_oversubscribed() { oversubscribed_ = true; }
   // Ends the thread; what is under way stays so.
   void stop();
 
@@ -109,9 +109,9 @@ class Progress {
   // Marks tasks as waited for, during its lifetime.
   struct Attendance {
     Attendance(Progress& progress, const PendingTasks& waited) : progress(progress), waited(waited) {
-      progress.attend(waited, 1);
+      progress.add_waiters(waited, 1);
     }
-    ~Attendance() { progress.attend(waited, -1); }
+    ~Attendance() { progress.add_waiters(waited, -1); }
     Attendance(const Attendance&) = delete;
     Progress& progress;
     const PendingTasks& waited;
@@ -120,19 +120,19 @@ class Progress {
   bool start_locked();
   std::shared_ptr<PendingTask> before(size_t* place);
   // Of all that was left, or of what is `attended` or not.
-  bool step_some(const bool* attended);
+  bool step_some(const bool* with_waiters);
   void loop();
   void drop_ended();
   bool has_work() const;
-  bool attends_long();
-  bool is_on_device(bool attended) const;
+  bool has_long_with_waiters();
+  bool is_on_device(bool with_waiters) const;
   double shortest_rest() const;
-  void attend(const PendingTasks& waited, int more);
+  void add_waiters(const PendingTasks& waited, int n);
 
   const bool threaded_;
   const double stall_seconds_;
   const ThreadMain main_;
-  std::atomic<bool> crowded_{false}, running_{false};
+  std::atomic<bool> oversubscribed_{false}, running_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<PendingTask>> pending_;

@@ -78,7 +78,7 @@ void OperationGroup::begin(bool wakes) {
   engine::TaskGroup::Parts parts = plain_;
   for (const Note& note : notes_) {
     if (!note.call) continue;
-    note.call->hurry();
+    note.call->poll_without_rest();
     parts.push_back(std::make_shared<CallOfGroup>(note.call));
   }
   the_engine().progress().add(shared_from_this(), std::make_shared<Compared>(parts, check_), wakes);

@@ -15,7 +15,7 @@ namespace layer {
 
 class OperationGroup : public engine::PendingTask, public std::enable_shared_from_this<OperationGroup> {
  public:
-  explicit OperationGroup(uint64_t number) : own_number_{number} { hurry(); }
+  explicit OperationGroup(uint64_t number) : own_number_{number} { poll_without_rest(); }
 
   // Begins to compare the operation, in words that all ranks have alike, before its calls; MPI's code.
   int compare(const std::shared_ptr<Comm>& comm, std::string text);

@@ -80,7 +80,7 @@ bool never() { return false; }
 // A run that is left to the progress thread.
 class Left : public engine::PendingTask {
  public:
-  explicit Left(engine::Engine& engine) : engine_(engine) { hurry(); }
+  explicit Left(engine::Engine& engine) : engine_(engine) { poll_without_rest(); }
   std::future<End> result() { return result_.get_future(); }
 
  private:
