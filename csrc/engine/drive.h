@@ -14,12 +14,12 @@
 namespace compcoll {
 namespace engine {
 
-// How a wait ended. LATER: the time is up, and all goes on; but for that and DONE, MPI may still write to
-// what the task refers to.
+// How a wait ended. LATER: the time is up, and the tasks go on. After TIMEOUT, INTERRUPTED and BROKEN, MPI
+// may still write to the task's memory.
 enum class End : int { DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER };
 
-// How long to rest: not at all at first, but to yield; then for longer, since whoever yields leaves others
-// half of a core only.
+// Time to rest between two looks: none at first, when the thread only yields; then more and more, since a
+// thread that yields leaves other threads half of a core only.
 class Backoff {
  public:
   Backoff(double seconds, double spinning) : most_(seconds), spinning_(spinning) {}
@@ -32,31 +32,32 @@ class Backoff {
   bool over_ = false;
 };
 
-// Something whose task is left to the progress thread, or to whoever comes to wait for it.
+// An object whose task is progressed by the progress thread, or by the threads that wait for it.
 class PendingTask {
  public:
   PendingTask();
   virtual ~PendingTask() = default;
   PendingTask(const PendingTask&) = delete;
 
-  // Whether anything moved; not where somebody else is at it, for whom it does not wait.
+  // Progresses the task; true if anything moved. If another thread is stepping it, returns at once, or
+  // `waits` for that thread first.
   bool step(bool waits = false);
   bool submitted() const { return submitted_; }
   bool ended() const { return ended_; }
-  End end() const { return end_; }  // where it has ended
+  End end() const { return end_; }  // once it has ended
   bool is_long() const { return task_->is_long(); }
   bool is_on_device() const { return task_->is_on_device(); }
-  // Seconds at least that the progress thread rests between two looks at it.
+  // Least seconds that the progress thread rests between two looks at it.
   double rest() const { return rest_; }
   void poll_without_rest() { rest_ = 0; }
-  // Whether somebody waits for it, and so does not leave it to the progress thread.
+  // True if threads wait for it: they progress it in place of the progress thread.
   bool has_waiters() const { return n_waiters_ > 0; }
   void add_waiters(int n) { n_waiters_ += n; }
 
  protected:
-  // Called once, by the thread that comes to the end, before anybody learns of it.
+  // Called once, by the thread that has ended the task, before `ended()` is true.
   virtual void finished() noexcept = 0;
-  // Whether it ends where nothing has moved for too long.
+  // True if the task ends with TIMEOUT when nothing has moved for too long.
   virtual bool may_stall() { return true; }
   void end_with(End end) noexcept;
   const std::shared_ptr<Task>& task() const { return task_; }  // null unless it was submitted
@@ -75,8 +76,8 @@ class PendingTask {
 
 using PendingTasks = std::vector<PendingTask*>;
 
-// Moves on what is left to it, in a thread that sleeps when there is nothing; or, without one of its own,
-// when somebody calls `step`.
+// Progresses pending tasks, in a thread that sleeps when there are none; without a thread, in calls of `step`
+// and `wait`.
 class Progress {
  public:
   Progress(bool threaded, double stall_seconds, ThreadMain main = run_loop)
@@ -84,29 +85,30 @@ class Progress {
   ~Progress() { stop(); }
   Progress(const Progress&) = delete;
 
-  // Takes over a task; without waking the thread where the caller is about to wait.
+  // Takes over a task. A caller that is about to wait for it need not wake the thread.
   void add(std::shared_ptr<PendingTask> pending, std::shared_ptr<Task> task, bool wakes = true);
   // Starts the thread now instead of in the first `add`; false if it cannot be started.
   bool start();
-  // Moves on what was left; whether anything moved.
+  // Progresses all tasks; true if anything moved.
   bool step() { return step_some(nullptr); }
-  // The same behind what the thread is at: of what can be complete, all is.
+  // Like `step()`, but first waits for tasks that another thread is stepping, so that everything that can
+  // complete has completed on return.
   void step_all();
-  // The same where there is no thread for it.
+  // Like `step()`, but does nothing if the thread runs.
   bool step_alone() { return !running_ && step(); }
-  // Moves on what is waited for until `reached`, for `limit` seconds at most.
+  // Progresses the tasks that are waited for until `reached`, for `limit` seconds at most.
   End wait(const PendingTasks& waited, const std::function<bool()>& reached, double limit,
            const std::function<bool()>& interrupted);
   // Seconds for which a caller that waits for tasks yields before it sleeps.
   double spinning(bool any_is_long) const;
-  // From now on the ranks of this node have fewer cores than they are.
+  // The node has more ranks than cores from now on.
   void set_oversubscribed() { oversubscribed_ = true; }
-  // Ends the thread; what is under way stays so.
+  // Ends the thread. Tasks under way are not progressed any more.
   void stop();
 
  private:
   static constexpr size_t all_of_them = ~size_t(0);
-  // Marks tasks as waited for, during its lifetime.
+  // Adds a waiter to tasks, during its lifetime.
   struct Attendance {
     Attendance(Progress& progress, const PendingTasks& waited) : progress(progress), waited(waited) {
       progress.add_waiters(waited, 1);
@@ -119,7 +121,7 @@ class Progress {
 
   bool start_locked();
   std::shared_ptr<PendingTask> before(size_t* place);
-  // Of all that was left, or of what is `attended` or not.
+  // Progresses all tasks, or those with waiters, or those without.
   bool step_some(const bool* with_waiters);
   void loop();
   void drop_ended();
@@ -140,9 +142,8 @@ class Progress {
   bool stopped_ = false, asleep_ = false, hurried_ = false;
 };
 
-// Moves tasks on until all are done, nothing has moved for `stall_seconds`, or `limit` seconds have passed;
-// what was left as well, where that has no thread of its own. Asks `interrupted` every so often while it
-// waits.
+// Progresses tasks until all are done, nothing has moved for `stall_seconds`, or `limit` seconds have passed;
+// and those of `progress` if that has no thread. Asks `interrupted` every so often while it waits.
 End drive(const std::vector<Task*>& tasks, double limit, double stall_seconds, Progress& progress,
           const std::function<bool()>& interrupted);
 

@@ -39,11 +39,10 @@ class Engine {
                              const Coding& inside, std::vector<Place> buffers, std::unique_ptr<Wire> wire,
                              Tags tags, std::shared_ptr<Marks> marks = nullptr, bool direct = false,
                              std::shared_ptr<Bases> bases = nullptr);
-  // Moves tasks on to their ends, for `limit` seconds at most.
+  // Progresses tasks to their ends, for `limit` seconds at most.
   End wait(const std::vector<std::shared_ptr<Task>>& tasks, double limit,
            const std::function<bool()>& interrupted);
-  // A task is done that was left to the progress thread, or part of another one: its codec threads look at it
-  // no more.
+  // Takes a task that is done from the codec threads: one of a pending task, or a part of another task.
   void forget(const std::shared_ptr<Task>& task);
 
   Pool& pool() { return pool_; }

@@ -1,5 +1,5 @@
-// The calls of one operation of a client that holds no requests itself, as torch's backend, with the comparison
-// of what the ranks have called. They progress without Python, which is told of their end.
+// The calls of one operation of a client that holds no requests itself, such as torch's backend, with the
+// comparison of what the ranks have called. They progress without Python, which is told of their end.
 #pragma once
 #include <list>
 #include <memory>
@@ -19,26 +19,25 @@ class OperationGroup : public engine::PendingTask, public std::enable_shared_fro
 
   // Begins to compare the operation, in words that all ranks have alike, before its calls; MPI's code.
   int compare(const std::shared_ptr<Comm>& comm, std::string text);
-  // Takes over a request and a status, where they stand in memory that is kept until the end, and notes what
-  // the communicator's last call says.
+  // Adds the communicator's last call, by its request and a status, which stay where they are until the end.
   void add(Word* request, void* status, Comm* comm);
-  // Leaves it to the progress thread; `take_ended` tells of its end.
+  // Hands the group to the progress thread; `take_ended` tells of its end.
   void submit();
-  // Waits so long at most. LATER where it goes on.
+  // Waits for the end, for so many seconds at most.
   engine::End wait(double seconds, const std::function<bool()>& interrupted);
 
-  // It has ended before its calls, as the ranks have called different things.
+  // True if the group has ended before its calls, since the ranks have called different things.
   bool differs() const { return check_ && check_->differs(); }
   bool is_late() const { return end() != engine::End::DONE; }  // it made no progress for too long
-  // What the ranks have called, where that differs: told within so many seconds.
+  // Calls of the ranks, if they differ, as far as other ranks tell theirs within so many seconds.
   std::string difference(double seconds);
   // The first error of MPI's own requests, as a code.
   int error() const;
-  // What became of each call; null where it was small, of the operation of this number.
+  // One call: its outcome, or the operation of a small one; until the end, the engine's part of it.
   struct Note {
     std::shared_ptr<const Outcome> outcome;
     int small = Last::none;
-    std::shared_ptr<PendingOperation> call;  // of the engine's
+    std::shared_ptr<PendingOperation> call;
   };
   std::vector<Note> notes() const;
 
@@ -57,8 +56,8 @@ class OperationGroup : public engine::PendingTask, public std::enable_shared_fro
   bool is_left_ = false, is_over_ = false;
 };
 
-// The numbers of those that were left and have ended, as soon as there are any, after so many seconds at most,
-// or `wake_client`.
+// The numbers of submitted groups that have ended: waits for the first one, for so many seconds at most, or
+// until `wake_client`.
 std::vector<uint64_t> take_ended(double seconds);
 void wake_client();
 

@@ -1,4 +1,4 @@
-// What is under way: calls and messages that a program waits for, at once or by a request of MPI's.
+// Operations under way: calls and messages that a program waits for, at once or by a request of MPI's.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -19,9 +19,9 @@ class PendingOperation : public engine::PendingTask, public std::enable_shared_f
   const Name name;
   const Form form;
 
-  // Waits for it; MPI's code.
+  // Waits for the end; MPI's code.
   int wait();
-  // Leaves it to the progress thread; the request is complete with it. MPI's code.
+  // Hands the operation to the progress thread, with a request that is complete when it ends; MPI's code.
   int submit(Word* request);
   // Runs the body that begins the call. If it throws, the object is kept for good, since MPI may still write
   // to its buffers.
@@ -34,33 +34,33 @@ class PendingOperation : public engine::PendingTask, public std::enable_shared_f
       throw;
     }
   }
-  // Waits, at most for so long, for the end of one that was left.
+  // Waits for the end of an operation that was submitted, for so many seconds at most.
   void join(double seconds = 1e18);
   std::atomic<bool> released{false};  // the program has freed its request
-  // The outcome for the program, once; MPI's code.
+  // Concludes an operation that has ended, once; MPI's code.
   int settle();
-  // Of one that is settled.
+  // The outcome of an operation that is settled.
   std::shared_ptr<const Outcome> outcome() const { return outcome_; }
 
-  // What a status of its request says, when it has ended.
+  // Fills a status of its request, when it has ended.
   virtual void tell(void* status) const;
   virtual void cancel() {}
 
  protected:
   using Tasks = std::vector<std::shared_ptr<engine::Task>>;
   virtual Tasks tasks() = 0;
-  // Those of one that is left, as one.
+  // The tasks of an operation that is submitted, as one.
   virtual std::shared_ptr<engine::Task> make_task();
-  // All tasks are done, in the thread that has come to the end.
+  // Called when all tasks are done, by the thread that has ended them.
   virtual void finish() {}
-  // The outcome of one whose tasks are done; MPI's code.
+  // Makes the outcome of an operation whose tasks are done; MPI's code.
   virtual int conclude() = 0;
-  // Why there is none; 0 where there is.
+  // The code of an error that leaves no outcome, or 0.
   virtual int problem() { return 0; }
-  // The error of one that has ended before its time, which leaves the caller's memory alone from now on; 0
-  // where there is none beside that.
+  // The code of the error that an operation has ended with before its time, or 0. It leaves the caller's
+  // memory alone from now on.
   virtual int failure() { return 0; }
-  // It has not ended as it should: MPI may still write to what it refers to.
+  // Keeps an operation for good that has not ended as it should: MPI may still write to its memory.
   virtual void abandon();
 
   std::shared_ptr<const Outcome> outcome_;
