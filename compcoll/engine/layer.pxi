@@ -140,26 +140,25 @@ cdef extern from "layer/errors.h" namespace "compcoll::layer" nogil:
         Fault fault
         string text
 
-cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
+cdef extern from "layer/plan.h" namespace "compcoll::layer" nogil:
     cdef struct COperation "compcoll::layer::Operation":
         const char* name
         cbool pairs
     const COperation operations[]
-    cdef cppclass CCall "compcoll::layer::Call":
+    cdef cppclass CCall "compcoll::layer::CollectiveCall":
         int name, form
         CComm& comm
+        uint64_t message_nbytes
         int root()
-    cdef cppclass CEntry "compcoll::layer::Entry":
-        WayRef declined
-        cbool refused
+    cdef cppclass CPlan "compcoll::layer::CallPlan":
         shared_ptr[CCount] count
-        vector[uint8_t] out, into
+        vector[uint8_t] sent, received
     cdef cppclass ScheduleRef "std::shared_ptr<const compcoll::engine::Schedule>":
         pass
     cdef cppclass NeighboursRef "std::shared_ptr<const compcoll::engine::Neighbours>":
         pass
-    cdef cppclass CPart "compcoll::layer::Part":
-        CPart()
+    cdef cppclass CPlannedSchedule "compcoll::layer::PlannedSchedule":
+        CPlannedSchedule()
         ScheduleRef schedule
         CCoding coding, inside
         NeighboursRef neighbours
@@ -174,19 +173,22 @@ cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
         int gpu
     cdef cppclass CDescription "compcoll::layer::Description":
         const CCall& call
-        uint64_t nbytes
         double began
         uint32_t element
-        cbool in_place
         string comm_name
         int phase
         vector[CMessage] send, recv
-        shared_ptr[CEntry] entry
+        shared_ptr[CPlan] plan
         cbool idle
         int code
-        void add(CPart, const vector[uint8_t]&, const vector[uint8_t]&) except +
-    void set_root_is_read_only(cbool)
+        void decline(WayRef, cbool) except +
+        void add(CPlannedSchedule, const vector[uint8_t]&, const vector[uint8_t]&) except +
     void c_set_phase "compcoll::layer::set_phase"(int)
+
+cdef extern from "layer/start.h" namespace "compcoll::layer" nogil:
+    void set_root_is_read_only(cbool)
+
+cdef extern from "layer/engine.h" namespace "compcoll::layer" nogil:
     cbool c_start_threads "compcoll::layer::start_threads"()
     CEngine& the_engine()
 
@@ -924,7 +926,7 @@ cdef class Description:
         cdef Description self = Description.__new__(Description)
         self.own = own
         self.op, self.form, self.root = NAMES[own.call.name], own.call.form, own.call.root()
-        self.number, self.nbytes, self.dtype = own.call.comm.number(), own.nbytes, own.element
+        self.number, self.nbytes, self.dtype = own.call.comm.number(), own.call.message_nbytes, own.element
         self.began = own.began
         self.name, self.phase = own.comm_name.decode(errors="replace"), own.phase
         self.send, self.recv = messages_of(own.send), messages_of(own.recv)
@@ -944,12 +946,10 @@ cdef class Description:
         count : Count, optional
             Of calls for which the decision holds; all of them otherwise.
         """
-        cdef CEntry* entry = self.own.entry.get()
-        entry.declined = way_of("", "mpi", reason, True, False)
-        entry.refused = refused
+        self.own.decline(way_of("", "mpi", reason, True, False), refused)
         self.own.idle = idle
         if count is not None:
-            entry.count = count.own
+            self.own.plan.get().count = count.own
 
     def serve(self, PreparedCall prepared, *, Count count=None, bint writes_back=False, bint differs=False,
               sent=(), received=()):
@@ -967,8 +967,7 @@ cdef class Description:
         sent, received : sequence of bool
             Which of the blocks; all of them where nothing is given.
         """
-        cdef CEntry* entry = self.own.entry.get()
-        cdef CPart part
+        cdef CPlannedSchedule part
         cdef vector[uint8_t] out, into
         cdef uint8_t one
         decision = prepared.decision
@@ -986,15 +985,15 @@ cdef class Description:
         part.kept = keep(prepared)
         self.own.add(part, out, into)
         if count is not None:
-            entry.count = count.own
+            self.own.plan.get().count = count.own
 
     def mask(self, out, into):
         """Say with which ranks the engine has messages, of a call that pairs decide."""
         cdef uint8_t one
         for one in out:
-            self.own.entry.get().out.push_back(one)
+            self.own.plan.get().sent.push_back(one)
         for one in into:
-            self.own.entry.get().into.push_back(one)
+            self.own.plan.get().received.push_back(one)
 
 
 cdef list messages_of(const vector[CMessage]& messages):

@@ -2,25 +2,24 @@
 
 #include <algorithm>
 
+#include "devices.h"
+
 namespace compcoll {
 namespace layer {
-namespace {
 
-// Bytes of the largest message where there are counts for each rank.
-uint64_t of_counts(const Call& call) {
-  const Operation& op = call.op();
+uint64_t nbytes_of_counts(const Operation& op, const Word* words, bool wide, const Comm& comm) {
   uint64_t most = 0;
-  const bool at_root = op.root < 0 || call.root() == call.comm.rank;
+  const bool at_root = op.root < 0 || int32_t(words[op.root]) == comm.rank;
   auto raise = [&](int64_t n, Word type) {
     if (n > 0) most = std::max(most, uint64_t(n) * nbytes_of(type));
   };
   auto look = [&](bool many, const Positions& side) {
-    Word counts = call.words[side.count], type = call.words[side.type];
-    if (call.words[side.buf] == library().in_place || (op.root >= 0 && many != at_root)) return;
-    if (!many) return raise(call.count_at(side.count), type);
+    Word counts = words[side.count], type = words[side.type];
+    if (words[side.buf] == library().in_place || (op.root >= 0 && many != at_root)) return;
+    if (!many) return raise(count_of(words[side.count], wide), type);
     const bool typed = op.kinds[side.type] == 'w';
-    for (int i = 0; counts && i < call.comm.size; i++) {
-      int64_t n = call.listed(reinterpret_cast<const void*>(counts), i);
+    for (int i = 0; counts && i < comm.size; i++) {
+      int64_t n = listed_at(reinterpret_cast<const void*>(counts), i, wide);
       if (n <= 0) continue;
       const char* types = reinterpret_cast<const char*>(type);
       raise(n, typed ? library().handle_at(types + size_t(i) * library().handle_nbytes()) : type);
@@ -31,133 +30,128 @@ uint64_t of_counts(const Call& call) {
   return most;
 }
 
-}  // namespace
-
-uint64_t message_nbytes(const Call& call) {
-  return call.op().listed ? of_counts(call)
-                          : nbytes_of_one_count(call.op(), call.words, call.wide, call.comm.size);
-}
-
-Arguments::Arguments(const Call& call) : call_(call) {
-  const Operation& op = call.op();
-  const Library& mpi = library();
-  const bool at_root = op.root < 0 || call.root() == call.comm.rank;
-  sound = op.recv.buf >= 0;
-  if (!sound) return;
-  auto read = [&](SideName name, const Positions& at, bool many) {
-    Side& side = sides[name];
+CollectiveCall::CollectiveCall(const Invocation& from, uint64_t message_nbytes)
+    : Invocation(from), op(operations[from.name]), message_nbytes(message_nbytes) {
+  const bool at_root = op.root < 0 || root() == comm.rank;
+  valid = op.recv.buf >= 0;
+  if (!valid) return;
+  auto read = [&](SideName which, const Positions& at, bool many) {
+    BufferArgument& side = buffers[which];
     side.many = many;
-    side.buf = call.words[at.buf];
-    side.in_place = side.buf == mpi.in_place;
+    side.buf = words[at.buf];
+    side.in_place = side.buf == library().in_place;
     if (op.kinds[at.count] == 'v') {
-      side.counts = reinterpret_cast<const void*>(call.words[at.count]);
-      if (op.kinds[at.count + 1] == 'v')
-        side.displs = reinterpret_cast<const void*>(call.words[at.count + 1]);
+      side.counts = reinterpret_cast<const void*>(words[at.count]);
+      if (op.kinds[at.count + 1] == 'v') side.displs = reinterpret_cast<const void*>(words[at.count + 1]);
     } else {
-      side.count = call.count_at(at.count);
+      side.count = count_of(words[at.count], wide);
     }
-    const bool sends = name == send_side;
+    const bool sends = which == send_side;
     side.used = !side.in_place && (op.root < 0 || at_root || op.one_buffer() || sends != op.send_many);
     side.given = side.used;
     if (op.pairs && op.root >= 0) side.used = !side.in_place && at_root == many;  // its own block is MPI's
     if (op.kinds[at.type] == 'w') {
-      side.types = call.words[at.type];
+      side.types = words[at.type];
     } else if (side.given) {
-      side.type = type_of(call.words[at.type]);
-      sound = sound && side.type;
+      side.type = type_of(words[at.type]);
+      valid = valid && side.type;
     }
   };
   if (!op.one_buffer()) read(send_side, op.send, op.send_many);
   read(recv_side, op.recv, op.recv_many);
-  if (op.reduction >= 0 && sides[send_side].in_place &&
+  if (op.reduction >= 0 && buffers[send_side].in_place &&
       op.send_many) {  // whose blocks lie in the receive buffer
-    sides[send_side] = sides[recv_side];
-    sides[send_side].many = sends_received_ = true;
+    buffers[send_side] = buffers[recv_side];
+    buffers[send_side].many = sends_received_ = true;
   }
 }
 
-int64_t Arguments::count(SideName name, int i) const {
-  const Side& side = sides[name];
-  return side.counts ? call_.listed(side.counts, i) : side.count;
+int64_t CollectiveCall::count(SideName side, int i) const {
+  const BufferArgument& buffer = buffers[side];
+  return buffer.counts ? listed(buffer.counts, i) : buffer.count;
 }
 
-const Type* Arguments::type(SideName name, int i) const {
-  const Side& side = sides[name];
-  if (!side.types) return side.type;
+const Type* CollectiveCall::type(SideName side, int i) const {
+  const BufferArgument& buffer = buffers[side];
+  if (!buffer.types) return buffer.type;
   const Library& mpi = library();
-  return type_of(mpi.handle_at(reinterpret_cast<const char*>(side.types) + size_t(i) * mpi.handle_nbytes()));
+  return type_of(
+      mpi.handle_at(reinterpret_cast<const char*>(buffer.types) + size_t(i) * mpi.handle_nbytes()));
 }
 
-std::vector<int64_t> Arguments::key() const {
-  std::vector<int64_t> key = {call_.name | call_.form << 8 | sends_received_ << 16, call_.root(),
-                              call_.gpus[send_side], call_.gpus[recv_side]};
-  for (const Side& side : sides) {
+std::vector<int64_t> CollectiveCall::key() const {
+  std::vector<int64_t> key = {name | form << 8 | sends_received_ << 16, root(), gpus[send_side],
+                              gpus[recv_side]};
+  for (const BufferArgument& side : buffers) {
     key.push_back(side.used | side.in_place << 1);
     if (!side.used) continue;
-    const SideName name = &side == sides ? send_side : recv_side;
+    const SideName which = &side == buffers ? send_side : recv_side;
     if (!side.counts) {
       key.push_back(side.count);
       key.push_back(int64_t(side.type->id));
       continue;
     }
     if (side.type) key.push_back(int64_t(side.type->id));
-    for (int i = 0; i < call_.comm.size; i++) {
-      const int64_t n = call_.listed(side.counts, i);
+    for (int i = 0; i < comm.size; i++) {
+      const int64_t n = listed(side.counts, i);
       key.push_back(n);
-      if (side.displs) key.push_back(n ? call_.listed(side.displs, i) : 0);
+      if (side.displs) key.push_back(n ? listed(side.displs, i) : 0);
       if (!side.types) continue;
-      const Type* one = n > 0 ? type(name, i) : nullptr;
+      const Type* one = n > 0 ? type(which, i) : nullptr;
       key.push_back(one ? int64_t(one->id) : 0);
     }
   }
   return key;
 }
 
-const Type& Arguments::decisive() const {
-  const Operation& op = call_.op();
-  const bool by_send = op.root >= 0 && !sides[recv_side].used;
-  return *sides[by_send ? send_side : recv_side].type;
+const Type* CollectiveCall::decisive() const {
+  const bool by_send = op.root >= 0 && !buffers[recv_side].used;
+  return buffers[by_send ? send_side : recv_side].type;
 }
 
-Block Arguments::block(SideName name, int i) const {
-  const Side& side = sides[name];
+Word CollectiveCall::own_sum() const {
+  if (op.reduction < 0 || library().handle_of(words[op.reduction]) != library().sum) return 0;
+  const Type* type = decisive();
+  return type ? type->own_sum : 0;
+}
+
+Block CollectiveCall::block(SideName side, int i) const {
+  const BufferArgument& buffer = buffers[side];
   Block block;
-  block.side = sends_received_ ? recv_side : name;
-  block.entries = std::max<int64_t>(count(name, i), 0);
+  block.side = sends_received_ ? recv_side : side;
+  block.entries = std::max<int64_t>(count(side, i), 0);
   if (!block.entries) return block;
-  block.type = type(name, i);
+  block.type = type(side, i);
   if (!block.type) return block;
-  if (side.types) block.displ = call_.listed(side.displs, i);
-  else if (side.displs) block.displ = call_.listed(side.displs, i) * block.type->extent;
-  else if (side.many) block.displ = i * block.entries * block.type->extent;
+  if (buffer.types) block.displ = listed(buffer.displs, i);
+  else if (buffer.displs) block.displ = listed(buffer.displs, i) * block.type->extent;
+  else if (buffer.many) block.displ = i * block.entries * block.type->extent;
   return block;
 }
 
-void Arguments::blocks(std::vector<Block>* send, std::vector<Block>* recv) const {
-  const Operation& op = call_.op();
-  const int size = call_.comm.size;
-  auto add = [&](std::vector<Block>* all, SideName name) {
-    const Side& side = sides[name];
-    for (int i = 0; side.used && i < (side.many ? size : 1); i++) all->push_back(block(name, i));
+void CollectiveCall::blocks(std::vector<Block>* send, std::vector<Block>* recv) const {
+  const int size = comm.size;
+  auto add = [&](std::vector<Block>* all, SideName side) {
+    const BufferArgument& buffer = buffers[side];
+    for (int i = 0; buffer.used && i < (buffer.many ? size : 1); i++) all->push_back(block(side, i));
   };
   if (op.reduction >= 0 && op.listed) {  // Reduce_scatter: one buffer, cut by the counts
-    const Side& whole = sides[sides[send_side].used ? send_side : recv_side];
-    const SideName name = sides[send_side].used ? send_side : recv_side;
+    const SideName side = buffers[send_side].used ? send_side : recv_side;
+    const BufferArgument& whole = buffers[side];
     int64_t displ = 0;
-    auto* all = name == send_side ? send : recv;
+    auto* all = side == send_side ? send : recv;
     for (int i = 0; i < size; i++) {
       Block one;
-      one.side = name, one.type = whole.type, one.displ = displ, one.entries = call_.listed(whole.counts, i);
+      one.side = side, one.type = whole.type, one.displ = displ, one.entries = listed(whole.counts, i);
       displ += one.entries * whole.type->extent;
       all->push_back(one);
     }
     Block target;
-    target.side = recv_side, target.type = whole.type,
-    target.entries = call_.listed(whole.counts, call_.comm.rank);
+    target.side = recv_side, target.type = whole.type, target.entries = listed(whole.counts, comm.rank);
     recv->push_back(target);
     return;
   }
-  const bool in_place = sides[send_side].in_place || sides[recv_side].in_place;
+  const bool in_place = buffers[send_side].in_place || buffers[recv_side].in_place;
   if (op.reduction >= 0 && op.send_many) {  // Reduce_scatter_block
     add(sends_received_ ? recv : send, send_side);
     recv->push_back(block(recv_side, 0));
@@ -169,38 +163,59 @@ void Arguments::blocks(std::vector<Block>* send, std::vector<Block>* recv) const
   if (in_place && op.send_many && op.recv_many) *send = *recv;
 }
 
-bool Arguments::own(Block* sent, Block* received) const {
-  const Operation& op = call_.op();
-  if (op.one_buffer() || sends_received_ || !sides[send_side].used || !sides[recv_side].used) return false;
-  *sent = block(send_side, op.send_many ? call_.comm.rank : 0);
-  *received = block(recv_side, op.recv_many ? call_.comm.rank : 0);
+bool CollectiveCall::own(Block* sent, Block* received) const {
+  if (op.one_buffer() || sends_received_ || !buffers[send_side].used || !buffers[recv_side].used)
+    return false;
+  *sent = block(send_side, op.send_many ? comm.rank : 0);
+  *received = block(recv_side, op.recv_many ? comm.rank : 0);
   return true;
 }
 
-bool Arguments::is_aliased() const {
+bool CollectiveCall::is_aliased() const {
   Block sent, received;
   if (!own(&sent, &received)) return false;
-  if (call_.op().reduction >= 0) return sides[send_side].buf == sides[recv_side].buf && received.nbytes();
+  if (op.reduction >= 0) return buffers[send_side].buf == buffers[recv_side].buf && received.nbytes();
   if (!sent.nbytes() || !received.nbytes()) return false;  // which then have types
-  return sides[send_side].buf + Word(sent.displ + sent.type->lower) ==
-         sides[recv_side].buf + Word(received.displ + received.type->lower);
+  return buffers[send_side].buf + Word(sent.displ + sent.type->lower) ==
+         buffers[recv_side].buf + Word(received.displ + received.type->lower);
 }
 
-bool Arguments::differs() const {
+bool CollectiveCall::differs() const {
   Block sent, received;
-  return call_.op().reduction < 0 && own(&sent, &received) && sent.nbytes() != received.nbytes();
+  return op.reduction < 0 && own(&sent, &received) && sent.nbytes() != received.nbytes();
 }
 
-Room room_of(const Block& block) {
-  Room room;
-  room.side = block.side;
-  if (!block.entries || !block.type || !block.type->nbytes) return room;
+void CollectiveCall::use_host_copies() {
+  const std::vector<uint8_t> none;
+  staged = std::make_shared<Staged>(*this, none, none);
+  words = staged->words();
+  for (SideName side : {send_side, recv_side}) {
+    const int at = side == send_side && !sends_received_ ? op.send.buf : op.recv.buf;
+    if (at >= 0) buffers[side].buf = words[at];
+    gpus[side] = engine::NO_GPU;
+  }
+  if (form != persistent) staged->take(marks);
+}
+
+std::vector<uint64_t> shape_of(const Block& block) {
+  std::vector<uint64_t> shape;
+  if (!block.type || block.type->basic || !block.type->shaped) return shape;
+  if (block.entries != 1) shape.push_back(uint64_t(block.entries));
+  shape.insert(shape.end(), block.type->shape.begin(), block.type->shape.end());
+  if (shape.size() < 2) shape.clear();
+  return shape;
+}
+
+BlockMemory memory_of(const Block& block) {
+  BlockMemory memory;
+  memory.side = block.side;
+  if (!block.entries || !block.type || !block.type->nbytes) return memory;
   Piece piece = block.type->many(block.entries);
-  room.any = true;
-  room.nbytes = piece.nbytes();
-  room.offset = block.displ + piece.offset;
-  if (!piece.is_run()) room.layout = piece.layout;
-  return room;
+  memory.any = true;
+  memory.nbytes = piece.nbytes();
+  memory.offset = block.displ + piece.offset;
+  if (!piece.is_run()) memory.layout = piece.layout;
+  return memory;
 }
 
 }  // namespace layer

@@ -8,7 +8,9 @@
 
 #include "abi.h"
 #include "arguments.h"
+#include "engine.h"
 #include "engine/clock.h"
+#include "errors.h"
 
 namespace compcoll {
 namespace layer {
@@ -204,22 +206,21 @@ std::shared_ptr<engine::Task> Check::task() {
   return task_;
 }
 
-int check(const Call& call, std::shared_ptr<Check>* made) {
-  const Operation& op = call.op();
+int check(const CollectiveCall& call, std::shared_ptr<Check>* made) {
+  const Operation& op = call.op;
   const size_t size = size_t(call.comm.size);
-  const Arguments arguments(call);
   std::string text = op.name;
   if (call.form == nonblocking) text[0] = char(tolower(text[0])), text = "I" + text;
   if (call.form == persistent) text += "_init";
   std::vector<Block> sent, received;
   std::vector<int64_t> pairs;
-  if (arguments.sound && !op.neighbours) arguments.blocks(&sent, &received);
+  if (call.valid && !op.neighbours) call.blocks(&sent, &received);
   if (op.pairs) {
     pairs.assign(4 * size, 0);
     for (SideName name : {send_side, recv_side}) {
       const std::vector<Block>& blocks = name == send_side ? sent : received;
       for (size_t i = 0; i < blocks.size(); i++) {
-        const size_t peer = arguments.sides[name].many ? i : size_t(call.root());
+        const size_t peer = call.buffers[name].many ? i : size_t(call.root());
         if (!blocks[i].type || (op.root >= 0 && int(peer) == call.comm.rank)) continue;
         int64_t* pair = &pairs[2 * (name == send_side ? peer : size + peer)];
         pair[0] = blocks[i].type->element, pair[1] = int64_t(blocks[i].nbytes());
@@ -231,7 +232,7 @@ int check(const Call& call, std::shared_ptr<Check>* made) {
     uint64_t nbytes = op.listed ? 0 : (op.reduction >= 0 ? blocks.back() : blocks[0]).nbytes(),
              n = blocks.size();
     for (size_t i = 0; op.listed && i < std::min(n, size); i++) nbytes += blocks[i].nbytes();
-    text += " of " + amount(nbytes ? arguments.decisive().element : 0, int64_t(nbytes));
+    text += " of " + amount(nbytes ? call.decisive()->element : 0, int64_t(nbytes));
     for (size_t i = 0; op.listed && i < std::min(n, size); i++)
       text += (i ? "," : " in ") + std::to_string(blocks[i].entries);
   }

@@ -13,7 +13,7 @@
 namespace compcoll {
 namespace layer {
 
-struct Call;
+struct CollectiveCall;
 
 // Whether calls are compared: where other ranks are waited for any seconds. Operations have names by their
 // handles.
@@ -66,7 +66,7 @@ class Compared : public engine::TaskGroup {
 };
 
 // Begins the comparison of a call; MPI's code.
-int check(const Call& call, std::shared_ptr<Check>* made);
+int check(const CollectiveCall& call, std::shared_ptr<Check>* made);
 
 // Compares a call of this name and these arguments that all ranks have alike, and waits; MPI's code.
 int check_named(Word comm, const char* text);

@@ -8,9 +8,10 @@ namespace compcoll {
 namespace layer {
 // -- MPI's part
 
-Masked::Masked(const Call& call, const std::vector<uint8_t>& out, const std::vector<uint8_t>& into)
-    : words_(call.words, call.words + call.n_words) {
-  const Operation& op = call.op();
+Masked::Masked(const CollectiveCall& call, const Word* words, const std::vector<uint8_t>& sent,
+               const std::vector<uint8_t>& received)
+    : words_(words, words + call.n_words) {
+  const Operation& op = call.op;
   const size_t width = call.wide ? 8 : 4;
   auto mask = [&](const Positions& at, bool many, const std::vector<uint8_t>& gone,
                   std::vector<char>* counts) {
@@ -27,8 +28,8 @@ Masked::Masked(const Call& call, const std::vector<uint8_t>& out, const std::vec
       if (gone[i]) std::fill_n(counts->begin() + long(i * width), width, char(0));
     words_[size_t(at.count)] = reinterpret_cast<Word>(counts->data());
   };
-  mask(op.send, op.send_many, out, counts_);
-  mask(op.recv, op.recv_many, into, counts_ + 1);
+  mask(op.send, op.send_many, sent, counts_);
+  mask(op.recv, op.recv_many, received, counts_ + 1);
 }
 
 // -- the engine's part
@@ -43,21 +44,21 @@ void CollectiveOperation::drop_copies() {
 int CollectiveOperation::begin(const Word bases[2], const int gpus[2], const Lane& lane, MarksRef marks,
                                std::shared_ptr<engine::Bases> last) {
   last_ = std::move(last);
-  for (const Part& part : entry->parts) {
+  for (const PlannedSchedule& part : plan->schedules) {
     std::vector<engine::Place> places;
-    places.reserve(part.rooms.size());
-    for (const Room& room : part.rooms) {
-      auto data = reinterpret_cast<uint8_t*>(room.any ? bases[room.side] + Word(room.offset) : 0);
-      if (!room.copied || !room.any) {
-        places.emplace_back(data, room.layout);
-        if (room.any && gpus[room.side] != engine::NO_GPU)
-          places.back().gpu = engine::Gpu::of(gpus[room.side]);
+    places.reserve(part.blocks.size());
+    for (const BlockMemory& block : part.blocks) {
+      auto data = reinterpret_cast<uint8_t*>(block.any ? bases[block.side] + Word(block.offset) : 0);
+      if (!block.copied || !block.any) {
+        places.emplace_back(data, block.layout);
+        if (block.any && gpus[block.side] != engine::NO_GPU)
+          places.back().gpu = engine::Gpu::of(gpus[block.side]);
         continue;
       }
-      uint8_t* copy = the_engine().pool().get(room.nbytes);
-      copies_.emplace_back(copy, room.nbytes);
-      const engine::LayoutRef layout = room.layout ? room.layout : engine::run_layout(room.nbytes);
-      gather(*layout, data, 0, room.nbytes, copy);
+      uint8_t* copy = the_engine().pool().get(block.nbytes);
+      copies_.emplace_back(copy, block.nbytes);
+      const engine::LayoutRef layout = block.layout ? block.layout : engine::run_layout(block.nbytes);
+      gather(*layout, data, 0, block.nbytes, copy);
       places.emplace_back(copy);
     }
     std::unique_ptr<engine::Wire> wire = make_wire(engine_library(), lane.comm);
@@ -116,7 +117,7 @@ int CollectiveOperation::failure() {
   for (const auto& run : runs_) run->give_up();
   for (size_t i = 0; i < runs_.size(); i++)
     if (runs_[i]->broken() && runs_[i]->error())
-      return code_of(runs_[i]->error(), entry->parts[i].kept->number());
+      return code_of(runs_[i]->error(), plan->schedules[i].kept->number());
   return 0;
 }
 
@@ -126,20 +127,19 @@ int CollectiveOperation::conclude() {
     if (!error) error = error_of(*task);
   if (staged && !error) error = staged->code();
   if (staged && form != persistent) staged->release();
-  if (!entry) return error;
+  if (!plan) return error;
   auto outcome = std::make_shared<Outcome>();
   outcome->name = name, outcome->accelerated = !runs_.empty();
   outcome->seconds = end_seconds_ - began;
-  outcome->way = entry->declined;
   outcome->base_nbytes = last_ ? last_->nbytes() : 0;
   uint64_t fallbacks = 0;
   for (size_t i = 0; i < runs_.size(); i++) {
     const engine::Run& run = *runs_[i];
     if (i) add(&outcome->stats, run.stats());
     else outcome->stats = run.stats();
-    outcome->way = entry->parts[i].way;
+    outcome->way = plan->schedules[i].way;
     fallbacks += run.stats().fallbacks;
-    const KeptRef& kept = entry->parts[i].kept;
+    const KeptRef& kept = plan->schedules[i].kept;
     if (!error && !poisoned_ && run.error()) error = code_of(run.error(), kept->number());
   }
   if (poisoned_) error = poisoned_;
@@ -149,8 +149,7 @@ int CollectiveOperation::conclude() {
     totals[name].raw_nbytes += outcome->stats.raw_nbytes;
     totals[name].wire_nbytes += outcome->stats.wire_nbytes;
   }
-  if (entry->count)
-    entry->count->add(outcome->seconds, outcome->stats.raw_nbytes, outcome->stats.wire_nbytes);
+  if (plan->count) plan->count->add(outcome->seconds, outcome->stats.raw_nbytes, outcome->stats.wire_nbytes);
   if (!error && comm->settings.strict && fallbacks)
     error = fallback_error(operations[name].name, fallbacks, outcome->way->codec);
   comm->last.note(outcome);

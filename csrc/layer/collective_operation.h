@@ -5,14 +5,16 @@
 
 #include "check.h"
 #include "pending_operation.h"
+#include "plan.h"
 
 namespace compcoll {
 namespace layer {
 
-// Words of a call in which MPI has no part in some of the messages.
+// Words of a call, or of one on copies, in which MPI has no part in some of the messages.
 class Masked {
  public:
-  Masked(const Call& call, const std::vector<uint8_t>& out, const std::vector<uint8_t>& into);
+  Masked(const CollectiveCall& call, const Word* words, const std::vector<uint8_t>& sent,
+         const std::vector<uint8_t>& received);
   const Word* words() const { return words_.data(); }
   Word* words() { return words_.data(); }
 
@@ -23,11 +25,11 @@ class Masked {
 
 class CollectiveOperation : public PendingOperation {
  public:
-  CollectiveOperation(std::shared_ptr<Comm> comm, std::shared_ptr<const Entry> entry, Name name, Form form)
-      : PendingOperation(std::move(comm), name, form), entry(std::move(entry)) {}
+  CollectiveOperation(std::shared_ptr<Comm> comm, PlanRef plan, Name name, Form form)
+      : PendingOperation(std::move(comm), name, form), plan(std::move(plan)) {}
   ~CollectiveOperation() override;
 
-  const std::shared_ptr<const Entry> entry;  // null of a call that is MPI's, on copies of a GPU's memory
+  const PlanRef plan;  // null of a call that is MPI's, on copies of a GPU's memory
 
   // Where frames travel.
   struct Lane {

@@ -165,21 +165,21 @@ size_t Comm::Hash::operator()(const std::vector<int64_t>& key) const {
   return size_t(hash);
 }
 
-std::shared_ptr<Entry> Comm::find(const std::vector<int64_t>& key) {
+std::shared_ptr<const CallPlan> Comm::find_plan(const std::vector<int64_t>& key) {
   std::lock_guard<std::mutex> lock(mutex_);
-  auto found = calls_.find(key);
-  return found == calls_.end() ? nullptr : found->second;
+  auto found = plans_.find(key);
+  return found == plans_.end() ? nullptr : found->second;
 }
 
-void Comm::keep(std::vector<int64_t> key, std::shared_ptr<Entry> entry) {
+void Comm::store_plan(std::vector<int64_t> key, std::shared_ptr<const CallPlan> plan) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (calls_.size() >= most_calls && !calls_.count(key)) calls_.clear();
-  calls_.insert_or_assign(std::move(key), std::move(entry));
+  if (plans_.size() >= most_calls && !plans_.count(key)) plans_.clear();
+  plans_.insert_or_assign(std::move(key), std::move(plan));
 }
 
 void Comm::forget() {
   std::lock_guard<std::mutex> lock(mutex_);
-  calls_.clear();
+  plans_.clear();
 }
 
 void Comm::fail(const std::string& why) {

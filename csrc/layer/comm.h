@@ -17,7 +17,7 @@
 namespace compcoll {
 namespace layer {
 
-struct Entry;
+struct CallPlan;
 class Notices;
 
 // The most bytes of any message: what is below is MPI's.
@@ -92,9 +92,9 @@ class Comm : public std::enable_shared_from_this<Comm> {
   std::atomic<uint64_t> n_made{0};  // duplicates of it
   std::atomic<int64_t> n_checked{0};  // calls that were compared
 
-  // Calls that were seen before: see calls.h.
-  std::shared_ptr<Entry> find(const std::vector<int64_t>& key);
-  void keep(std::vector<int64_t> key, std::shared_ptr<Entry> entry);
+  // Plans of calls that were seen before: see plan.h.
+  std::shared_ptr<const CallPlan> find_plan(const std::vector<int64_t>& key);
+  void store_plan(std::vector<int64_t> key, std::shared_ptr<const CallPlan> plan);
   void forget();
 
   // From now on all calls are errors.
@@ -116,7 +116,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
  private:
   struct Hash { size_t operator()(const std::vector<int64_t>& key) const; };
   std::mutex mutex_;
-  std::unordered_map<std::vector<int64_t>, std::shared_ptr<Entry>, Hash> calls_;
+  std::unordered_map<std::vector<int64_t>, std::shared_ptr<const CallPlan>, Hash> plans_;
   std::atomic<bool> broken_{false}, idle_{false};
   std::atomic<uint64_t> gpus_[COMPLEX128 + 1] = {};  // with kernels for a type, a bit each
   std::string why_broken_;
@@ -139,13 +139,15 @@ struct Table {
     std::atomic<Comm*> comm{nullptr};
   };
   explicit Table(size_t size) : slots(size), mask(size - 1) {}
-  size_t place_of(Word handle) const {
+  COMPCOLL_INLINE size_t place_of(Word handle) const {
     for (size_t i = (handle ^ handle >> 16) * 0x9e3779b97f4a7c15 >> 32;; i++) {
       const Word there = slots[i & mask].handle.load(std::memory_order_acquire);
       if (there == handle || !there) return i & mask;
     }
   }
-  Comm* look_up(Word handle) const { return slots[place_of(handle)].comm.load(std::memory_order_acquire); }
+  COMPCOLL_INLINE Comm* look_up(Word handle) const {
+    return slots[place_of(handle)].comm.load(std::memory_order_acquire);
+  }
   std::vector<Slot> slots;
   const size_t mask;
   size_t used = 0;
@@ -157,7 +159,7 @@ std::string name_of(Word handle);
 
 // The marked communicator of a handle; null of others.
 Comm* find(Word handle);
-inline Comm* look_up(Word handle) {
+COMPCOLL_INLINE Comm* look_up(Word handle) {
   return table.load(std::memory_order_acquire)->look_up(library().handle_of(handle));
 }
 std::shared_ptr<Comm> find_by(uint64_t number);

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine.h"
 #include "engine/clock.h"
+#include "errors.h"
 
 namespace compcoll {
 namespace layer {
@@ -41,23 +43,19 @@ int neighbours_of(Word comm, SideName side) {
 namespace {
 
 // The GPU of what a buffer argument stands for, whose bytes may begin elsewhere.
-int gpu_of(const Call& call, const Positions& at) {
-  const Operation& op = call.op();
-  if (at.buf < 0 || call.words[at.buf] == library().in_place) return engine::NO_GPU;
-  const Word address = call.words[at.buf];
+int gpu_of(const CollectiveCall& call, SideName name) {
+  const Positions& at = name == send_side ? call.op.send : call.op.recv;
+  const BufferArgument& side = call.buffers[name];
+  if (!call.valid || !side.given || call.words[at.buf] == library().in_place) return engine::NO_GPU;
+  const Word address = side.buf;
   const int found = engine::gpu_of(reinterpret_cast<void*>(address));
-  const bool has_one_type = op.kinds[at.type] == 't';
   if (found != engine::NO_GPU ||
-      (address && has_one_type && predefined_at(library().handle_of(call.words[at.type])).handle))
+      (address && !side.types && predefined_at(library().handle_of(call.words[at.type])).handle))
     return found;
-  const Arguments arguments(call);
-  const SideName name = at.buf == op.send.buf ? send_side : recv_side;
-  const Side& side = arguments.sides[name];
-  if (!arguments.sound || !side.given) return engine::NO_GPU;
-  const int n = !side.many ? 1 : op.neighbours ? neighbours_of(call.comm.handle, name) : call.comm.size;
+  const int n = !side.many ? 1 : call.op.neighbours ? neighbours_of(call.comm.handle, name) : call.comm.size;
   for (int i = 0; i < n; i++) {
-    const Block block = arguments.block(name, i);
-    if (room_of(block).any)
+    const Block block = call.block(name, i);
+    if (memory_of(block).any)
       return engine::gpu_of(reinterpret_cast<void*>(address + Word(block.displ + block.type->lower)));
   }
   return engine::NO_GPU;
@@ -65,18 +63,13 @@ int gpu_of(const Call& call, const Positions& at) {
 
 }  // namespace
 
-int find_devices(Call* call) {
+int find_devices(CollectiveCall& call) {
   if (!engine::driver()) return 0;
   Unlocked unlocked;  // mpi4py makes some calls with the interpreter's lock
-  const Operation& op = call->op();
-  call->gpus[send_side] = gpu_of(*call, op.send), call->gpus[recv_side] = gpu_of(*call, op.recv);
-  if (!call->on_devices()) return 0;
-  const Arguments arguments(*call);
-  for (SideName side : {send_side, recv_side})
-    if (!arguments.sound || !arguments.sides[side].given) call->gpus[side] = engine::NO_GPU;
-  if (!call->on_devices()) return 0;
+  for (SideName side : {send_side, recv_side}) call.gpus[side] = gpu_of(call, side);
+  if (!call.on_devices()) return 0;
   bool refused = false;
-  const int code = mark({call->gpus[send_side], call->gpus[recv_side]}, &call->marks, &refused);
+  const int code = mark({call.gpus[send_side], call.gpus[recv_side]}, &call.marks, &refused);
   return refused ? code : 0;
 }
 
@@ -180,31 +173,31 @@ int Copies::wait(bool alone) {
 
 // -- calls of MPI on copies
 
-Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<uint8_t>& out,
-               const std::vector<uint8_t>& into)
+Staged::Staged(const CollectiveCall& call, const std::vector<uint8_t>& sent,
+               const std::vector<uint8_t>& received)
     : words_(call.words, call.words + call.n_words) {
-  const Operation& op = call.op();
+  const Operation& op = call.op;
   std::vector<Block> blocks[2];
   if (op.reduction >= 0) {
-    arguments.blocks(&blocks[send_side], &blocks[recv_side]);
+    call.blocks(&blocks[send_side], &blocks[recv_side]);
   } else {
     for (SideName name : {send_side, recv_side}) {
-      const Side& side = arguments.sides[name];
+      const BufferArgument& side = call.buffers[name];
       const int n = !side.many ? 1 : op.neighbours ? neighbours_of(call.comm.handle, name) : call.comm.size;
-      for (int i = 0; side.given && i < n; i++) blocks[name].push_back(arguments.block(name, i));
+      for (int i = 0; side.given && i < n; i++) blocks[name].push_back(call.block(name, i));
     }
   }
-  const std::vector<uint8_t>* gone[] = {&out, &into};
+  const std::vector<uint8_t>* gone[] = {&sent, &received};
   struct Span {
     int64_t first, end;
     bool taken, given;
   };
   std::vector<Span> spans[2];
-  std::vector<Room> parts[2];  // received with gaps between their bytes
+  std::vector<BlockMemory> parts[2];  // received with gaps between their bytes
   for (int list : {send_side, recv_side}) {
     for (size_t i = 0; i < blocks[list].size(); i++) {
       const Block& block = blocks[list][i];
-      const Room room = room_of(block);
+      const BlockMemory room = memory_of(block);
       if (!room.any || call.gpus[block.side] == engine::NO_GPU ||
           (i < gone[list]->size() && (*gone[list])[i]))
         continue;
@@ -249,7 +242,7 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
     };
     add(&taken_, &Span::taken);
     add(&given_, &Span::given);
-    for (const Room& room : parts[side])
+    for (const BlockMemory& room : parts[side])
       given_.add(*room.layout, room.offset, 0, room.nbytes, call.words[at], memory_[side] - first,
                  call.gpus[side]);
   }

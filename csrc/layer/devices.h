@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "arguments.h"
-#include "calls.h"
 
 namespace compcoll {
 namespace layer {
@@ -14,7 +13,7 @@ using MarksRef = std::shared_ptr<engine::Marks>;
 
 // Finds out which buffers of a call lie on GPUs, as far as this rank uses them, and marks what comes before it
 // there. MPI's code of a call that is refused, before anything has begun.
-int find_devices(Call* call);
+int find_devices(CollectiveCall& call);
 
 // Events behind what the caller has started on GPUs; MPI's code, of a stream that is being captured or a GPU
 // that has failed.
@@ -67,12 +66,12 @@ class Copies : public engine::Task {
 // Copies on the host of what a call has on GPUs.
 class Staged {
  public:
-  // `out` and `into` say of a call that pairs decide with which ranks MPI has no messages; none where they
+  // `sent` and `received` say of a call that pairs decide with which ranks MPI has no messages; none where they
   // are empty.
-  Staged(const Call& call, const Arguments& arguments, const std::vector<uint8_t>& out,
-         const std::vector<uint8_t>& into);
+  Staged(const CollectiveCall& call, const std::vector<uint8_t>& sent, const std::vector<uint8_t>& received);
   // Nothing is copied, but what the caller has started on these GPUs is waited for.
-  Staged(const Call& call, const std::vector<int>& gpus) : words_(call.words, call.words + call.n_words) {
+  Staged(const CollectiveCall& call, const std::vector<int>& gpus)
+      : words_(call.words, call.words + call.n_words) {
     for (int gpu : gpus)
       if (gpu != engine::NO_GPU) taken_.ranges.push_back({0, nullptr, 0, gpu});
   }

@@ -1,11 +1,11 @@
 // The process's engine, and the functions of MPI that it calls.
-#include "engine/engine.h"
+#include "engine.h"
 
 #include <cstdio>
 #include <limits>
 
-#include "calls.h"
 #include "comm.h"
+#include "errors.h"
 #include "interpreter.h"
 
 namespace compcoll {

@@ -6,7 +6,8 @@
 #pragma once
 #include <vector>
 
-#include "calls.h"
+#include "arguments.h"
+#include "errors.h"
 #include "mpi.h"
 #include "python.h"
 

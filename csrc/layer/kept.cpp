@@ -2,10 +2,11 @@
 
 #include <list>
 
+#include "collective_operation.h"
 #include "devices.h"
 #include "engine/clock.h"
 #include "requests.h"
-#include "collective_operation.h"
+#include "start.h"
 
 namespace compcoll {
 namespace layer {
@@ -19,16 +20,12 @@ Next nonblocking_functions[] = {ACCELERATED(COMPCOLL_NONBLOCKING) OTHERS(COMPCOL
 
 class KeptCall : public Prepared {
  public:
-  // Without an entry the call is MPI's.
-  KeptCall(const Call& call, std::shared_ptr<Entry> entry, const Arguments& arguments)
-      : comm_(call.comm.shared_from_this()),
-        entry_(std::move(entry)),
-        name_(call.name),
-        staged_(call.staged) {
+  // Without a plan the call is MPI's.
+  KeptCall(const CollectiveCall& call, const PlanRef& plan)
+      : comm_(call.comm.shared_from_this()), plan_(plan), name_(call.name), staged_(call.staged) {
     for (SideName side : {send_side, recv_side})
-      bases_[side] = arguments.sides[side].buf, gpus_[side] = call.gpus[side];
-    if (entry_ && !entry_->parts.empty() && entry_->parts[0].differs)
-      last_ = std::make_shared<engine::Bases>();
+      bases_[side] = call.buffers[side].buf, gpus_[side] = call.gpus[side];
+    if (plan_ && plan_->schedules[0].differs) last_ = std::make_shared<engine::Bases>();
   }
   ~KeptCall() override {
     if (plain_ && !again_) request_free.call(&plain_);
@@ -36,25 +33,25 @@ class KeptCall : public Prepared {
   }
 
   // Prepares MPI's part; its code.
-  int prepare_plain(const Call& call, const Arguments& arguments) {
-    Call part = call;
-    if (entry_ && call.on_copies())
-      staged_ = std::make_shared<Staged>(call, arguments, entry_->out, entry_->into);
-    if (staged_) part.words = staged_->words();
-    if (entry_ && call.op().pairs) {
-      masked_ = std::make_shared<Masked>(part, entry_->out, entry_->into);
-      part.words = masked_->words();
+  int prepare_plain(const CollectiveCall& call) {
+    const Word* words = call.words;
+    if (plan_ && call.on_copies()) {
+      staged_ = std::make_shared<Staged>(call, plan_->sent, plan_->received);
+      words = staged_->words();
     }
-    const Word* words = part.words;
+    if (plan_) {
+      masked_ = std::make_shared<Masked>(call, words, plan_->sent, plan_->received);
+      words = masked_->words();
+    }
     std::vector<Word> own(words, words + call.n_words);
     own.back() = reinterpret_cast<Word>(&plain_);
-    if (call.next.exists()) return plain(call, own.data());
+    if (call.next.exists()) return call_mpi(call, own.data());
     // An MPI without persistent collectives has a nonblocking one for each start.
     again_ = &nonblocking_functions[call.name];
     own.erase(own.end() - 2);  // the info
-    if (const Word sum = own_sum(call)) own[size_t(call.op().reduction)] = sum;
-    for (int i = 0; call.op().kinds[i]; i++) {
-      const char kind = call.op().kinds[i];
+    if (const Word sum = call.own_sum()) own[size_t(call.op.reduction)] = sum;
+    for (int i = 0; call.op.kinds[i]; i++) {
+      const char kind = call.op.kinds[i];
       if (kind == 't') own[size_t(i)] = kept_type(library().handle_of(own[size_t(i)]));
       if ((kind != 'v' && kind != 'w') || !own[size_t(i)]) continue;
       const size_t width = kind == 'w' ? library().handle_nbytes() : call.wide ? 8 : 4;
@@ -98,7 +95,7 @@ class KeptCall : public Prepared {
     const int refusal = mark(gpus, &marks, &refused);
     if (refused) return raise(comm_->handle, refusal);
     comm_->count(name_);
-    auto work = std::make_shared<CollectiveOperation>(comm_, entry_, name_, persistent);
+    auto work = std::make_shared<CollectiveOperation>(comm_, plan_, name_, persistent);
     work->began = engine::now();
     work->keep = {place_, last_, masked_, staged_};
     if (staged_) {
@@ -111,7 +108,7 @@ class KeptCall : public Prepared {
           again_ ? again_->call(again_words_.data(), int(again_words_.size())) : mpi_start.call(&plain_);
       if (error) return error;
     }
-    if (entry_) {
+    if (plan_) {
       const CollectiveOperation::Lane lane = {place_->comm->handle(), place_->first,
                                               std::min(place_->n, comm_->tags.n()), place_->refusal(),
                                               place_->key()};
@@ -131,7 +128,7 @@ class KeptCall : public Prepared {
   }
 
   const std::shared_ptr<Comm> comm_;
-  const std::shared_ptr<Entry> entry_;
+  const PlanRef plan_;
   const Name name_;
   std::vector<Word> types_;
   Word bases_[2];
@@ -149,14 +146,14 @@ class KeptCall : public Prepared {
 
 }  // namespace
 
-int keep_call(const Call& call, std::shared_ptr<Entry> entry, const Arguments& arguments, int poisoned) {
-  auto kept = std::make_shared<KeptCall>(call, entry, arguments);
+int keep_call(CollectiveCall& call, const PlanRef& plan, int poisoned) {
+  auto kept = std::make_shared<KeptCall>(call, plan);
   kept->poison(poisoned);
-  if (!entry || call.op().pairs)
-    if (int error = kept->prepare_plain(call, arguments)) return error;
+  if (!plan || plan->execution == Execution::both)
+    if (int error = kept->prepare_plain(call)) return error;
   // One that is MPI's alone has no frames, and may be so on this rank alone.
-  if (entry && !kept->take_place()) return library().err_other;
-  return keep(std::move(kept), call.request);
+  if (plan && !kept->take_place()) return library().err_other;
+  return keep(std::move(kept), &call.request);
 }
 
 }  // namespace layer

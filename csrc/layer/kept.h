@@ -1,15 +1,13 @@
 // Persistent calls, which are prepared once and started any number of times.
 #pragma once
-#include <memory>
-
-#include "arguments.h"
+#include "plan.h"
 
 namespace compcoll {
 namespace layer {
 
-// Prepares one, of which the engine has what its entry says, and MPI the rest, or all where there is none; MPI's
+// Prepares one, of which the engine has what its plan says, and MPI the rest, or all where there is none; MPI's
 // code. `poisoned`: a code that the other ranks get in place of this rank's values.
-int keep_call(const Call& call, std::shared_ptr<Entry> entry, const Arguments& arguments, int poisoned);
+int keep_call(CollectiveCall& call, const PlanRef& plan, int poisoned);
 
 }  // namespace layer
 }  // namespace compcoll

@@ -11,6 +11,7 @@
 #include "errors.h"
 #include "functions.h"
 #include "hook.h"
+#include "plan.h"
 #include "record.h"
 
 namespace compcoll {
@@ -119,19 +120,19 @@ std::shared_ptr<const Stream> stream_of(const Message& m, const Buffer& buffer, 
   std::vector<int64_t> key = {op, int64_t(buffer.type().id), int64_t(buffer.nbytes), m.dest};
   const std::string name = comm.settings.names ? name_of(comm.handle) : "";
   for (char letter : name) key.push_back(letter);
-  std::shared_ptr<Entry> entry = comm.find(key);
-  if (!entry) {
+  PlanRef plan = comm.find_plan(key);
+  if (!plan) {
     const uint32_t each = itemsize(real_of(buffer.element));
     MessageDescription about = {op,     comm, buffer.element, buffer.nbytes / each, buffer.nbytes,
                                 m.dest, name, buffer.shape};
     if (!ask_python([&about](const Python& python) { python.decide(&about); })) return nullptr;
     if ((*error = failed(m, about.code))) return nullptr;
-    entry = std::make_shared<Entry>();
-    entry->stream = about.stream;
-    comm.keep(std::move(key), entry);
+    auto made = std::make_shared<CallPlan>();
+    made->stream = about.stream;
+    comm.store_plan(std::move(key), plan = std::move(made));
   }
-  if (!entry->stream->declined) return entry->stream;
-  note(m, entry->stream->declined);
+  if (!plan->stream->declined) return plan->stream;
+  note(m, plan->stream->declined);
   return nullptr;
 }
 

@@ -6,8 +6,7 @@
 #include "functions.h"
 #include "hook.h"
 #include "interpreter.h"
-#include "record.h"
-#include "requests.h"
+#include "start.h"
 
 using namespace compcoll::layer;
 
@@ -37,47 +36,17 @@ extern "C" __attribute__((visibility("default"))) void* compcoll_preloaded(void*
 
 namespace {
 
-// Serves a call.
-bool taken(Name name, Form form, bool wide, const Word* words, int n, Comm& comm, Next& next,
-           const void* caller, int* error) {
-  Word request = 0;
-  void* const place = reinterpret_cast<void*>(words[n - 1]);  // of the request, where there is one
-  Call call = {name, form, wide, words, n, comm, next, caller, &request};
-  const bool records = form != persistent && is_recorded();
-  Record record;
-  if (records) record = begin_record(call);
-  if (!serve(call, error)) {
-    if (!records && !own_sum(call)) return false;
-    *error = plain(call, words);
-  } else if (form != blocking && !*error && request) {
-    library().put_handle(request, place);
-  }
-  if (records) end_record(call, std::move(record), *error, form == blocking ? 0 : library().handle_at(place));
-  return true;
-}
-
-bool taken_large(Name name, Form form, bool wide, const Word* words, int n, Comm& comm, Next& next,
-                 const void* caller, int* error) {
-  if (!is_ours()) return false;
-  bool is_taken = true;
-  *error = guarded(comm, [&] {
-    int code = 0;
-    is_taken = taken(name, form, wide, words, n, comm, next, caller, &code);
-    return code;
-  });
-  return is_taken;
-}
-
 // Any call.
 COMPCOLL_INLINE bool try_accelerate(Name name, Form form, bool wide, const Word* words, int n, Next& next,
                                     const void* caller, int* error) {
-  const Operation& op = operations[name];
-  Comm* comm = look_up(words[op.comm]);
-  if (!comm) return false;
-  if (name >= n_accelerated ? !looks_at_all && !recorder.on()
-                            : !op.listed && is_small(name, words, wide, *comm))
+  Comm* comm = look_up(words[operations[name].comm]);
+  uint64_t message_nbytes = 0;
+  if (!comm || (name >= n_accelerated ? !looks_at_all && !recorder.on()
+                                      : is_small(name, form, words, wide, *comm, &message_nbytes)))
     return false;
-  return taken_large(name, form, wide, words, n, *comm, next, caller, error);
+  if (!is_ours()) return false;
+  *error = enter_collective({name, form, wide, words, n, *comm, next, caller}, message_nbytes);
+  return true;
 }
 
 }  // namespace

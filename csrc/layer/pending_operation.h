@@ -5,7 +5,9 @@
 #include <mutex>
 #include <vector>
 
-#include "calls.h"
+#include "comm.h"
+#include "engine.h"
+#include "errors.h"
 
 namespace compcoll {
 namespace layer {

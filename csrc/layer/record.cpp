@@ -1,6 +1,5 @@
 #include "record.h"
 
-#include "arguments.h"
 #include "engine/clock.h"
 #include "hook.h"
 #include "python.h"
@@ -13,26 +12,25 @@ namespace {
 thread_local int quiet = 0;
 
 // Bytes of one buffer of a call.
-uint64_t nbytes_of_side(const Call& call, const Arguments& arguments, SideName name, bool all) {
-  const Side& side = arguments.sides[name];
-  if (!side.many || !all) return arguments.block(name, call.comm.rank).nbytes();
+uint64_t nbytes_of_side(const CollectiveCall& call, SideName name, bool all) {
+  const BufferArgument& side = call.buffers[name];
+  if (!side.many || !all) return call.block(name, call.comm.rank).nbytes();
   uint64_t sum = 0;
-  for (int i = 0; i < call.comm.size; i++) sum += arguments.block(name, i).nbytes();
+  for (int i = 0; i < call.comm.size; i++) sum += call.block(name, i).nbytes();
   return sum;
 }
 
 // Of the buffer that a rank which sends gives a call.
-uint64_t nbytes_of_buffer(const Call& call) {
-  const Operation& op = call.op();
+uint64_t nbytes_of_buffer(const CollectiveCall& call) {
+  const Operation& op = call.op;
   if (op.recv.buf < 0 || (op.neighbours && (op.send_many || op.listed))) return 0;
-  Arguments arguments(call);
-  if (!arguments.sound) return 0;
-  if (op.one_buffer()) return nbytes_of_side(call, arguments, recv_side, true);
-  const Side& send = arguments.sides[send_side];
+  if (!call.valid) return 0;
+  if (op.one_buffer()) return nbytes_of_side(call, recv_side, true);
+  const BufferArgument& send = call.buffers[send_side];
   const bool sends = send.given && !send.in_place;
-  if (sends) return nbytes_of_side(call, arguments, send_side, true);
-  const uint64_t received = nbytes_of_side(call, arguments, recv_side, op.send_many);
-  const bool each = op.send_many && !arguments.sides[recv_side].many;  // what others got of the root's buffer
+  if (sends) return nbytes_of_side(call, send_side, true);
+  const uint64_t received = nbytes_of_side(call, recv_side, op.send_many);
+  const bool each = op.send_many && !call.buffers[recv_side].many;  // what others got of the root's buffer
   return each ? received * uint64_t(call.comm.size) : received;
 }
 
@@ -42,9 +40,9 @@ bool is_recorded() { return recorder.on() && !quiet; }
 
 void go_quiet(int by) { quiet += by; }
 
-Record begin_record(const Call& call) {
+Record begin_record(const CollectiveCall& call) {
   Record record = {};
-  const Operation& op = call.op();
+  const Operation& op = call.op;
   Comm& comm = call.comm;
   record.name = call.name, record.form = call.form, record.comm = comm.number(), record.size = comm.size;
   record.nbytes = nbytes_of_buffer(call);
@@ -57,7 +55,7 @@ Record begin_record(const Call& call) {
   return record;
 }
 
-void end_record(const Call& call, Record record, int error, Word request) {
+void end_record(const CollectiveCall& call, Record record, int error, Word request) {
   int small = Last::none;
   record.returned = record.end = engine::now();
   record.error = error;

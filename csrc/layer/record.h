@@ -1,6 +1,6 @@
 // Calls of programs that are traced or counted.
 #pragma once
-#include "calls.h"
+#include "arguments.h"
 
 namespace compcoll {
 namespace layer {
@@ -11,8 +11,8 @@ void go_quiet(int by);  // begins that (1), or ends it (-1), in this thread
 
 // A call that is carried out: `begin_record` comes before it, and `end_record` behind, with MPI's code and
 // the request of a nonblocking one, with whose completion its record ends.
-Record begin_record(const Call& call);
-void end_record(const Call& call, Record record, int error, Word request);
+Record begin_record(const CollectiveCall& call);
+void end_record(const CollectiveCall& call, Record record, int error, Word request);
 
 // From now on calls are recorded; see `Recorder`.
 void end_records();

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "engine.h"
 #include "engine/clock.h"
 
 namespace compcoll {

@@ -13,7 +13,8 @@
 #include <mutex>
 #include <vector>
 
-#include "calls.h"
+#include "comm.h"
+#include "engine/run.h"
 
 namespace compcoll {
 namespace layer {

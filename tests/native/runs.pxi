@@ -32,7 +32,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         ) except +
         CEnd wait(const vector[shared_ptr[CTask]]&, double, cbool (*)() noexcept nogil)
 
-cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
+cdef extern from "layer/engine.h" namespace "compcoll::layer" nogil:
     CEngine& the_engine()
     const CLibrary& engine_library()
 

@@ -1,0 +1,180 @@
+#include "plan.h"
+
+#include <new>
+
+#include "devices.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+Own allreduce("PMPI_Allreduce");
+
+thread_local int phase = 0;
+
+CallPlan left_to_mpi(const Comm& comm, std::shared_ptr<const Way> why, bool strict_refuses) {
+  CallPlan plan;
+  if (strict_refuses && comm.settings.strict) plan.execution = Execution::refused;
+  plan.declined = std::move(why);
+  return plan;
+}
+
+PlanRef left_to_mpi(const CollectiveCall& call, const char* reason, bool strict_refuses) {
+  return std::make_shared<CallPlan>(left_to_mpi(call.comm, because(reason), strict_refuses));
+}
+
+// Why all ranks leave such a call to MPI, whatever their sizes, and whether `strict` refuses that; null where
+// they do not.
+const char* common_reason(const CollectiveCall& call, bool* strict_refuses) {
+  const Operation& op = call.op;
+  const Library& mpi = library();
+  *strict_refuses = true;
+  if (op.reduction >= 0 && mpi.handle_of(call.words[op.reduction]) != mpi.sum)
+    return "only MPI.SUM is accelerated";
+  if (call.form == blocking) return nullptr;
+  *strict_refuses = false;
+  if (!call.comm.settings.threads) return "MPI.THREAD_MULTIPLE, or a thread, is missing on some ranks";
+  if (call.comm.settings.names) return "rules that look at a communicator's name apply to blocking calls";
+  *strict_refuses = true;
+  // A rank whose counts are all zero takes no part in Open MPI's own call, after which later ones meet those
+  // of before.
+  const bool loses_count = op.pairs && op.root < 0 && mpi.abi == Abi::open_mpi;
+  if (loses_count && call.words[op.send.buf] == mpi.in_place)
+    return "Open MPI mixes up such calls in place where a rank is left with nothing to exchange";
+  return nullptr;
+}
+
+// The name of a communicator, on which all ranks have to agree where rules look at it; collective. MPI's
+// code.
+int agree_on_name(Comm& comm, std::string* name) {
+  *name = name_of(comm.handle);
+  uint64_t hash = 14695981039346656037u;
+  for (char letter : *name) hash = (hash ^ uint8_t(letter)) * 1099511628211u;
+  uint64_t extremes[] = {hash, ~hash};
+  const Library& mpi = library();
+  if (int error = allreduce.call(mpi.in_place, extremes, 2, mpi.uint64, mpi.max, comm.handle)) return error;
+  if (extremes[0] == ~extremes[1]) return 0;
+  return raise(comm.handle, code_of(POLICY, "the ranks name this communicator differently, and this one '" +
+                                                *name + "'; rules look at its name"));
+}
+
+// Whether kernels reach the blocks of a call where they lie.
+bool fits_devices(const CollectiveCall& call) {
+  if (call.buffers[send_side].in_place && call.op.send_many && call.op.recv_many) return false;
+  std::vector<Block> lists[2];
+  call.blocks(&lists[send_side], &lists[recv_side]);
+  for (const auto& blocks : lists)
+    for (const Block& block : blocks)
+      if (memory_of(block).layout) return false;
+  return true;
+}
+
+// What is wrong with a call, as far as MPI might not say it; an error code.
+int problem_of(const CollectiveCall& call) {
+  const Library& mpi = library();
+  if (call.is_aliased())
+    return code_of(mpi.err_buffer, "send and receive buffer are the same memory: give MPI.IN_PLACE");
+  if (call.differs())
+    return code_of(mpi.err_count, "this rank sends another number of bytes to itself than it expects");
+  return 0;
+}
+
+// Asks Python; null with MPI's code of an error, or where there is no interpreter any more.
+PlanRef prepare(const CollectiveCall& call, const std::string& name, int* error) {
+  Description about(call, name);
+  if (!ask_python([&about](const Python& python) { python.prepare(&about); })) return nullptr;
+  if (about.idle) call.comm.note_idle();
+  if (about.code == library().err_no_mem) throw std::bad_alloc();  // on this rank alone
+  if ((*error = failed(call, about.code))) return nullptr;
+  return about.plan;
+}
+
+}  // namespace
+
+PlanRef plan_of(CollectiveCall& call, int* error) {
+  static const PlanRef small = std::make_shared<CallPlan>();
+  Comm& comm = call.comm;
+  const Operation& op = call.op;
+  if (call.name >= n_accelerated || comm.size == 1 || comm.settings.min_nbytes == never) return small;
+  const bool is_large = call.message_nbytes && call.message_nbytes >= comm.settings.min_nbytes;
+  if (!is_large && !concerns_all_ranks(op, call.form, comm)) return small;
+  bool strict_refuses;
+  if (const char* reason = common_reason(call, &strict_refuses))
+    return left_to_mpi(call, reason, strict_refuses);
+  if (op.root >= 0 && (call.root() < 0 || call.root() >= comm.size)) return small;  // as MPI will say
+  std::string name;
+  if (comm.settings.names && (*error = agree_on_name(comm, &name))) return nullptr;
+  if (!is_large || !call.valid || (!op.pairs && !call.decisive())) return small;
+  if (call.on_devices() && !fits_devices(call)) call.use_host_copies();
+  if ((*error = failed(call, problem_of(call)))) return nullptr;
+  if (!op.pairs) {
+    const Type& type = *call.decisive();
+    if (!type.element || !type.known || (op.reduction >= 0 && !type.summable))
+      return left_to_mpi(call, unknown_type, true);
+  }
+  std::vector<int64_t> key = call.key();
+  key.insert(key.end(), name.begin(), name.end());
+  if (phase) key.push_back(phase);
+  PlanRef plan = comm.find_plan(key);
+  if (plan && (!plan->count || plan->count->take())) return plan;
+  plan = prepare(call, name, error);
+  if (!plan) return *error ? nullptr : small;
+  if (plan->count) plan->count->take();
+  comm.store_plan(std::move(key), plan);
+  return plan;
+}
+
+bool takes_tags(const CollectiveCall& call) {
+  bool strict_refuses;
+  return call.form != blocking && concerns_all_ranks(call.op, call.form, call.comm) &&
+         !common_reason(call, &strict_refuses);
+}
+
+void set_phase(int number) { phase = number; }
+
+Description::Description(const CollectiveCall& call, std::string comm_name)
+    : call(call),
+      element(call.op.pairs ? 0 : call.decisive()->element),
+      comm_name(std::move(comm_name)),
+      phase(layer::phase) {
+  call.blocks(&sent, &received);
+  describe(sent, &send);
+  describe(received, &recv);
+}
+
+void Description::describe(const std::vector<Block>& blocks, std::vector<Message>* messages) const {
+  for (const Block& block : blocks) {
+    Message one = {};
+    one.element = element ? element : block.type && block.type->known ? block.type->element : 0;
+    const uint32_t each = itemsize(real_of(one.element));
+    one.n = each ? block.nbytes() / each : 0;
+    one.shape = shape_of(block);
+    const BlockMemory memory = memory_of(block);
+    if (memory.any && !memory.layout) one.data = call.buffers[memory.side].buf + Word(memory.offset);
+    one.gpu = memory.any ? call.gpus[memory.side] : engine::NO_GPU;
+    messages->push_back(std::move(one));
+  }
+}
+
+void Description::decline(std::shared_ptr<const Way> why, bool strict_refuses) {
+  *plan = left_to_mpi(call.comm, std::move(why), strict_refuses);
+}
+
+void Description::add(PlannedSchedule one, const std::vector<uint8_t>& some_sent,
+                      const std::vector<uint8_t>& some_received) {
+  auto take = [&](const std::vector<Block>& blocks, const std::vector<uint8_t>& some, bool copied) {
+    for (size_t i = 0; i < blocks.size(); i++) {
+      BlockMemory memory = some.empty() || some[i] ? memory_of(blocks[i]) : BlockMemory();
+      memory.copied = copied;
+      one.blocks.push_back(std::move(memory));
+    }
+  };
+  const bool replaces = call.op.send_many && call.op.recv_many && call.op.reduction < 0;
+  take(sent, some_sent, replaces && call.buffers[send_side].in_place);
+  take(received, some_received, false);
+  plan->schedules.push_back(std::move(one));
+  plan->execution = call.op.pairs ? Execution::both : Execution::engine;
+}
+
+}  // namespace layer
+}  // namespace compcoll

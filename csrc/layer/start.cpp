@@ -1,0 +1,197 @@
+#include "start.h"
+
+#include "check.h"
+#include "collective_operation.h"
+#include "devices.h"
+#include "functions.h"
+#include "kept.h"
+#include "plan.h"
+#include "record.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+Own error_class("PMPI_Error_class");
+
+thread_local bool root_is_read_only = false;
+
+// -- by MPI
+
+void note(const CollectiveCall& call, const CallPlan& plan) {
+  if (!plan.declined) {
+    if (call.name < n_accelerated) call.comm.last.note_small(call.name);
+    return;
+  }
+  auto outcome = std::make_shared<Outcome>();
+  outcome->name = call.name, outcome->way = plan.declined;
+  call.comm.last.note(std::move(outcome));
+}
+
+// Leaves a nonblocking call to MPI, whose request completes with what else belongs to it; MPI's code.
+int submit_to_mpi(CollectiveCall& call) {
+  auto work =
+      std::make_shared<CollectiveOperation>(call.comm.shared_from_this(), nullptr, call.name, call.form);
+  std::vector<Word> words(call.words, call.words + call.n_words);
+  words.back() = reinterpret_cast<Word>(&work->plain);
+  work->check = call.check;
+  work->staged = call.staged;
+  work->plains.push_back(&work->plain);
+  if (int error = call_mpi(call, words.data())) return error;
+  return work->submit(&call.request);
+}
+
+// Has MPI carry out a call, on copies of what lies on GPUs where it cannot reach that; its code. Tags are taken
+// as on ranks that do not leave the call to MPI: where MPI refuses the arguments, those take none either.
+int execute_by_mpi(CollectiveCall& call, const CallPlan& plan) {
+  note(call, plan);
+  if (!call.next.exists() && !call.on_devices() && !call.staged) return unavailable;
+  const double start = plan.count ? engine::now() : 0;
+  if (call.on_copies()) {
+    call.use_host_copies();
+  } else if (call.on_devices()) {  // MPI does not know the caller's streams
+    Staged all(call, {call.gpus[send_side], call.gpus[recv_side]});
+    all.take(call.marks);
+    if (all.code()) return failed(call, all.code());
+  }
+  int error;
+  if (call.staged && call.form == persistent) error = keep_call(call, nullptr, 0);
+  else if (call.form == nonblocking && (call.check || call.staged)) error = submit_to_mpi(call);
+  else error = call_mpi(call, call.words);
+  if (error) return error;
+  if (call.staged && call.form == blocking) {
+    call.staged->give_back();
+    error = failed(call, call.staged->code());
+  }
+  if (plan.count) plan.count->add(engine::now() - start);
+  if (takes_tags(call)) {
+    if (call.form == nonblocking) call.comm.tags.next(nullptr);
+    else call.comm.kept_tags.take(call.comm.handle);
+  }
+  return error;
+}
+
+// An error in place of a call that MPI would carry out. Nothing has begun: a right call in its place meets those
+// of the other ranks.
+int refuse(const CollectiveCall& call, const CallPlan& plan) {
+  const std::string text = std::string(call.op.name) + " would be left to MPI: " + plan.declined->reason;
+  return failed(call, code_of(FALLBACK, text));
+}
+
+// -- by the engine
+
+// True if MPI has exchanged messages before an error, and not refused the arguments.
+bool has_begun(int code) {
+  int found = code;
+  error_class.call(code, &found);
+  return found == library().in_status || found == library().err_truncate || found == library().err_other;
+}
+
+// Has MPI carry out its part of a call; its code.
+int begin_part_of_mpi(const CollectiveCall& call, CollectiveOperation* work) {
+  const CallPlan& plan = *work->plan;
+  const Word* given = call.words;
+  if (call.on_copies()) {
+    work->staged = std::make_shared<Staged>(call, plan.sent, plan.received);
+    work->staged->take(call.marks);
+    given = work->staged->words();
+  }
+  work->masked = std::make_shared<Masked>(call, given, plan.sent, plan.received);
+  Word* words = work->masked->words();
+  if (call.form == nonblocking) {
+    words[call.n_words - 1] = reinterpret_cast<Word>(&work->plain);
+    work->plains.push_back(&work->plain);
+  }
+  const int error = call_mpi(call, words);
+  if (error && has_begun(error)) {
+    call.comm.fail("MPI's part of " + std::string(call.op.name) + " has ended with an error");
+    call.comm.refuse();
+  }
+  return error;
+}
+
+int begin_and_end(CollectiveCall& call, int poisoned, const std::shared_ptr<CollectiveOperation>& work) {
+  Comm& comm = call.comm;
+  const bool parts = work->plan->execution == Execution::both;
+  work->staged = call.staged;
+  if (parts)
+    if (int error = begin_part_of_mpi(call, work.get())) return error;
+  const bool alone = parts && call.form == blocking;
+  const int first = alone ? comm.tags.pairwise() : comm.tags.next(call.form == blocking ? nullptr : work);
+  const Word bases[] = {call.buffers[send_side].buf, call.buffers[recv_side].buf};
+  const CollectiveOperation::Lane lane = {comm.frames->handle(), first, comm.tags.n(), comm.tags.refusal(),
+                                          0};
+  if (int error = work->begin(bases, call.gpus, lane, call.marks)) return failed(call, error);
+  if (poisoned) work->poison(poisoned);
+  return failed(call, call.form == blocking ? work->wait() : work->submit(&call.request));
+}
+
+int execute_by_engine(CollectiveCall& call, const PlanRef& plan) {
+  int poisoned = 0;
+  if (root_is_read_only && plan->schedules.back().way->writes_back) {
+    poisoned = code_of(
+        library().err_buffer,
+        "the root's buffer is read-only, and the root too takes the values that a lossy codec leaves: "
+        "owner_exact=True lets it keep its own");
+  }
+  if (call.form == persistent) return failed(call, keep_call(call, plan, poisoned));
+  auto work = std::make_shared<CollectiveOperation>(call.comm.shared_from_this(), plan, call.name, call.form);
+  work->began = engine::now();
+  work->check = call.check;
+  return work->beginning([&] { return begin_and_end(call, poisoned, work); });
+}
+
+// Compares a call with those of the other ranks, a nonblocking one beside it; MPI's code.
+int compare(CollectiveCall& call) {
+  std::shared_ptr<Check> made;
+  int error = check(call, &made);
+  if (!error && call.form != nonblocking) error = made->wait();
+  if (call.form == nonblocking) call.check = made;
+  return failed(call, error);
+}
+
+int carry_out(CollectiveCall& call) {
+  Comm& comm = call.comm;
+  if (call.form != persistent) comm.count(call.name);
+  if (comm.broken()) return failed(call, code_of(BROKEN, comm.why_broken()));
+  int error = 0;
+  if (checks && comm.size > 1 && (error = compare(call))) return error;
+  if ((error = failed(call, find_devices(call)))) return error;
+  const PlanRef plan = plan_of(call, &error);
+  if (error) return error;
+  switch (plan->execution) {
+    case Execution::mpi: return execute_by_mpi(call, *plan);
+    case Execution::refused: return refuse(call, *plan);
+    default: return execute_by_engine(call, plan);
+  }
+}
+
+}  // namespace
+
+int call_mpi(const CollectiveCall& call, const Word* words) {
+  const Word sum = call.own_sum();
+  if (!sum) return call.next.call(words, call.n_words);
+  std::vector<Word> own(words, words + call.n_words);
+  own[size_t(call.op.reduction)] = sum;
+  return call.next.call(own.data(), call.n_words);
+}
+
+int enter_collective(const Invocation& from, uint64_t message_nbytes) {
+  return guarded(from.comm, [&] {
+    CollectiveCall call(from, message_nbytes);
+    void* const place = reinterpret_cast<void*>(from.words[from.n_words - 1]);  // of the request, if any
+    const bool records = from.form != persistent && is_recorded();
+    Record record;
+    if (records) record = begin_record(call);
+    const int error = carry_out(call);
+    if (!error && call.request) library().put_handle(call.request, place);
+    if (records)
+      end_record(call, std::move(record), error, from.form == blocking ? 0 : library().handle_at(place));
+    return error;
+  });
+}
+
+void set_root_is_read_only(bool is_read_only) { root_is_read_only = is_read_only; }
+
+}  // namespace layer
+}  // namespace compcoll
