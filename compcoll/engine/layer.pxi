@@ -193,11 +193,13 @@ cdef extern from "layer/engine.h" namespace "compcoll::layer" nogil:
     CEngine& the_engine()
 
 cdef extern from "layer/streams.h" namespace "compcoll::layer" nogil:
-    cdef cppclass CStream "compcoll::layer::Stream":
+    cdef cppclass CChunkLayout "compcoll::layer::ChunkLayout":
+        CChunkLayout(uint64_t n, uint32_t itemsize, uint64_t step, uint64_t plane, uint64_t row)
+    cdef cppclass CMessageChunks "compcoll::layer::MessageChunks":
         WayRef declined, way
         CCoding coding
         KeptRef kept
-        uint64_t step, plane, row
+        CChunkLayout layout
     cdef struct CMessageDescription "compcoll::layer::MessageDescription":
         int name
         CComm& comm
@@ -206,11 +208,11 @@ cdef extern from "layer/streams.h" namespace "compcoll::layer" nogil:
         int peer
         string comm_name
         vector[uint64_t] shape
-        shared_ptr[CStream] stream
+        shared_ptr[CMessageChunks] chunks
         int code
+    void c_set_receiving "compcoll::layer::set_receiving"(uint32_t, const CCoding&, KeptRef) except +
     cdef cppclass CNotices "compcoll::layer::Notices":
         cbool settled()
-    void c_set_receiving "compcoll::layer::set_receiving"(uint32_t, const CCoding&, KeptRef) except +
     uint64_t largest_first_chunk
 
 cdef extern from "layer/check.h" namespace "compcoll::layer" nogil:
@@ -1056,16 +1058,17 @@ cdef class MessageDescription:
 
     def decline(self, str reason):
         """Leave messages like it to MPI."""
-        self.own.stream.get().declined = way_of("", "mpi", reason, True, False)
+        self.own.chunks.get().declined = way_of("", "mpi", reason, True, False)
 
     def serve(self, Coding coding, decision, uint64_t step, tuple inner):
         """Have them sent in chunks of so many elements, of an array with these last dimensions."""
-        cdef CStream* stream = self.own.stream.get()
+        cdef CMessageChunks* chunks = self.own.chunks.get()
+        cdef uint32_t itemsize = self.nbytes // self.n
+        cdef uint64_t plane = prod(inner) if inner else 0, row = inner[-1] if inner else 0
         codec = decision.codec
-        stream.coding, stream.kept, stream.step = copy_of(coding.own), keep(coding), step
-        stream.way = way_of(codec.spec, "stream", decision.reason, codec.lossless, False)
-        if inner:
-            stream.plane, stream.row = prod(inner), inner[-1]
+        chunks.coding, chunks.kept = copy_of(coding.own), keep(coding)
+        chunks.layout = CChunkLayout(self.n, itemsize, step, plane, row)
+        chunks.way = way_of(codec.spec, "stream", decision.reason, codec.lossless, False)
 
 
 _decide = None

@@ -157,7 +157,7 @@ Range Buffer::range(uint64_t n) const {
   return {first, first + stretch_};
 }
 
-void Buffer::each_stretch(const uint8_t* bytes, uint64_t n, const Visit& visit) const {
+void Buffer::each_stretch(const uint8_t* bytes, uint64_t n, const Landing::Write& visit) const {
   if (is_run()) return visit(place.data, bytes, n);
   if (known) {
     engine::each_run(*place.layout, 0, 0, n,

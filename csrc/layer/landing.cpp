@@ -5,10 +5,36 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 namespace compcoll {
 namespace layer {
 namespace {
+
+// Bytes of a message that are not written yet, and the places where they belong.
+struct Withheld {
+  std::vector<std::pair<uint8_t*, uint64_t>> places;
+  std::vector<uint8_t> bytes;
+
+  void add(uint8_t* place, const uint8_t* from, uint64_t nbytes) {
+    if (!places.empty() && places.back().first + places.back().second == place)
+      places.back().second += nbytes;
+    else places.emplace_back(place, nbytes);
+    bytes.insert(bytes.end(), from, from + nbytes);
+  }
+  // Writes the bytes whose places are not in `except`.
+  void write(const Range& except) const {
+    const uint8_t* from = bytes.data();
+    for (auto [place, nbytes] : places) {
+      uint8_t *end = place + nbytes, *before = std::clamp(except.begin, place, end),
+              *behind = std::clamp(except.end, before, end);
+      memcpy(place, from, size_t(before - place));
+      memcpy(behind, from + (behind - place), size_t(end - behind));
+      from += nbytes;
+    }
+  }
+};
 
 // A receive that MPI has posted on the program's buffer, and whose message has not been looked at.
 struct InPlace {
@@ -69,25 +95,6 @@ void remember_receive_by_mpi(Word request, const Range& bytes) {
   one.end.store(bytes.end, std::memory_order_relaxed);
 }
 
-// -- withheld bytes
-
-void Withheld::add(uint8_t* place, const uint8_t* from, uint64_t nbytes) {
-  if (!places.empty() && places.back().first + places.back().second == place) places.back().second += nbytes;
-  else places.emplace_back(place, nbytes);
-  bytes.insert(bytes.end(), from, from + nbytes);
-}
-
-void Withheld::write(const Range& except) const {
-  const uint8_t* from = bytes.data();
-  for (auto [place, nbytes] : places) {
-    uint8_t *end = place + nbytes, *before = std::clamp(except.begin, place, end),
-            *behind = std::clamp(except.end, before, end);
-    memcpy(place, from, size_t(before - place));
-    memcpy(behind, from + (behind - place), size_t(end - behind));
-    from += nbytes;
-  }
-}
-
 // -- receives in place
 
 bool Landing::receive_in_place(const Range& bytes, uint64_t first_nbytes) {
@@ -143,43 +150,39 @@ void Landing::end_write() {
   written_ = {};
 }
 
-Landing::Around::Around(Landing& landing, const Range& bytes) : landing_(landing) {
+void Landing::write_around(const Range& bytes, const std::function<void(const Write&)>& visit_all) {
+  std::vector<InPlace> guarded;  // in the order of their places, with the bytes to write there later
   Landings& all = landings();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  each_in_place(bytes, [&](const InPlace& one) { guarded_.push_back({one.first, one.number, {}}); });
-  all.written.push_back(bytes);
-  landing_.written_ = bytes;
-}
-
-void Landing::Around::write(uint8_t* place, const uint8_t* from, uint64_t nbytes) {
-  uint8_t* const end = place + nbytes;
-  for (Guarded& one : guarded_) {  // in the order of their places
-    if (place == end) return;
-    uint8_t *before = std::clamp(one.bytes.begin, place, end),
-            *behind = std::clamp(one.bytes.end, before, end);
-    memcpy(place, from, size_t(before - place));
-    from += before - place;
-    if (before != behind) one.withheld.add(before, from, uint64_t(behind - before));
-    from += behind - before;
-    place = behind;
-  }
-  memcpy(place, from, size_t(end - place));
-}
-
-// Writes the withheld bytes at once if the first message at their place has been looked at meanwhile: no
-// later receive would write them.
-Landing::Around::~Around() {
   {
-    Landings& all = landings();
     std::lock_guard<std::mutex> lock(all.mutex);
-    for (Guarded& one : guarded_) {
+    each_in_place(bytes, [&](const InPlace& one) {
+      guarded.push_back({one.bytes, one.first, one.number, std::vector<Withheld>(1)});
+    });
+    all.written.push_back(bytes);
+    written_ = bytes;
+  }
+  visit_all([&](uint8_t* place, const uint8_t* from, uint64_t nbytes) {
+    uint8_t* const end = place + nbytes;
+    for (InPlace& one : guarded) {
+      uint8_t *before = std::clamp(one.first.begin, place, end),
+              *behind = std::clamp(one.first.end, before, end);
+      memcpy(place, from, size_t(before - place));
+      if (before != behind) one.withheld[0].add(before, from + (before - place), uint64_t(behind - before));
+      from += behind - place;
+      place = behind;
+    }
+    memcpy(place, from, size_t(end - place));
+  });
+  {
+    std::lock_guard<std::mutex> lock(all.mutex);
+    for (InPlace& one : guarded) {
       auto found = all.in_place.find(one.bytes.begin);
       if (found != all.in_place.end() && found->second.number == one.number)
-        found->second.withheld.push_back(std::move(one.withheld));
-      else one.withheld.write({});
+        found->second.withheld.push_back(std::move(one.withheld[0]));
+      else one.withheld[0].write({});  // it was looked at meanwhile
     }
   }
-  landing_.end_write();
+  end_write();
 }
 
 Landing::~Landing() {

@@ -11,9 +11,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <memory>
-#include <utility>
-#include <vector>
+#include <functional>
 
 #include "mpi.h"
 
@@ -24,15 +22,6 @@ namespace layer {
 struct Range {
   uint8_t *begin, *end;
   bool meets(const Range& other) const { return begin < other.end && other.begin < end; }
-};
-
-// Bytes of a message that are not written yet, and the places where they belong.
-struct Withheld {
-  std::vector<std::pair<uint8_t*, uint64_t>> places;
-  std::vector<uint8_t> bytes;
-  void add(uint8_t* place, const uint8_t* from, uint64_t nbytes);
-  // Writes the bytes whose places are not in `except`.
-  void write(const Range& except) const;
 };
 
 // The memory that one receive holds, in place or while the layer writes.
@@ -55,32 +44,10 @@ class Landing {
   // Writes a message's bytes, except where first messages of other receives lie: these bytes are withheld
   // until the first message has been looked at. `visit_all` calls its argument with the place, the bytes and
   // the number of bytes of each stretch, in order.
-  template <class VisitAll>
-  void write_around(const Range& bytes, VisitAll&& visit_all) {
-    Around around(*this, bytes);
-    visit_all([&around](uint8_t* place, const uint8_t* from, uint64_t nbytes) {
-      around.write(place, from, nbytes);
-    });
-  }
+  using Write = std::function<void(uint8_t* place, const uint8_t* from, uint64_t nbytes)>;
+  void write_around(const Range& bytes, const std::function<void(const Write&)>& visit_all);
 
  private:
-  // The place of a first message, and the bytes to write there later.
-  struct Guarded {
-    Range bytes;
-    uint64_t number;
-    Withheld withheld;
-  };
-  class Around {
-   public:
-    Around(Landing& landing, const Range& bytes);
-    ~Around();
-    void write(uint8_t* place, const uint8_t* from, uint64_t nbytes);
-
-   private:
-    Landing& landing_;
-    std::vector<Guarded> guarded_;
-  };
-
   uint8_t* in_place_ = nullptr;
   Range written_ = {};
 };

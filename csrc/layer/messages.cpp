@@ -1,7 +1,5 @@
 #include "messages.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -33,7 +31,7 @@ const Row* const rows = all_rows;
 
 namespace {
 
-Own type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free"), mrecv("PMPI_Mrecv"), mrecv_c("PMPI_Mrecv_c");
+Own type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free");
 
 bool is_replace(Name name) { return name == Sendrecv_replace || name == Isendrecv_replace; }
 bool is_buffered(Name name) {
@@ -91,8 +89,6 @@ bool is_sound(const Message& m) {
 // What is received into less room goes to MPI: any first message is longer.
 uint64_t least_room(const Comm& comm) { return std::min(comm.settings.min_nbytes, least_first); }
 
-int failed(const Message& m, int code) { return code ? raise(m.comm->handle, code) : 0; }
-
 void note(const Message& m, std::shared_ptr<const Way> way) {
   auto outcome = std::make_shared<Outcome>();
   outcome->name = m.row().op, outcome->way = std::move(way);
@@ -106,9 +102,8 @@ void decline(const Message& m, const char* reason, int* error) {
       failed(m, code_of(FALLBACK, std::string(text_of(m.row().op)) + " would be left to MPI: " + reason));
 }
 
-}  // namespace
-
-std::shared_ptr<const Stream> stream_of(const Message& m, const Buffer& buffer, int* error) {
+// How a message is sent: null with an error, or where MPI sends it.
+std::shared_ptr<const MessageChunks> chunks_of(const Message& m, const Buffer& buffer, int* error) {
   Comm& comm = *m.comm;
   if (!comm.compresses() || is_buffered(m.name) || m.dest == library().proc_null || m.dest == comm.rank ||
       !buffer.nbytes || buffer.nbytes < comm.settings.min_nbytes)
@@ -128,20 +123,18 @@ std::shared_ptr<const Stream> stream_of(const Message& m, const Buffer& buffer, 
     if (!ask_python([&about](const Python& python) { python.decide(&about); })) return nullptr;
     if ((*error = failed(m, about.code))) return nullptr;
     auto made = std::make_shared<CallPlan>();
-    made->stream = about.stream;
+    made->chunks = about.chunks;
     comm.store_plan(std::move(key), plan = std::move(made));
   }
-  if (!plan->stream->declined) return plan->stream;
-  note(m, plan->stream->declined);
+  if (!plan->chunks->declined) return plan->chunks;
+  note(m, plan->chunks->declined);
   return nullptr;
 }
-
-namespace {
 
 // What of a message the layer carries out.
 struct Plan {
   BufferRef sent, received;
-  std::shared_ptr<const Stream> stream;
+  std::shared_ptr<const MessageChunks> chunks;
   bool ours = false, devices = false;
 };
 
@@ -154,10 +147,10 @@ Plan plan_of(const Message& m, int* error) {
   if (m.sends) {
     plan.sent = std::make_shared<Buffer>(m.sendbuf, m.sendcount, m.sendtype, true);
     if (!plan.sent->sound() || (*error = failed(m, plan.sent->refused()))) return plan;
-    plan.stream = stream_of(m, *plan.sent, error);
+    plan.chunks = chunks_of(m, *plan.sent, error);
     if (*error) return plan;
     // Chunks are encoded where they lie.
-    if (plan.stream ? !plan.sent->is_run() : !takes_devices) plan.sent->mirror();
+    if (plan.chunks ? !plan.sent->is_run() : !takes_devices) plan.sent->mirror();
   }
   if (m.receives) {
     plan.received = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false);
@@ -167,7 +160,7 @@ Plan plan_of(const Message& m, int* error) {
   for (const BufferRef& one : {plan.sent, plan.received})
     if (one && one->on_device() && m.comm->compresses()) m.comm->load_kernels(one->gpu, one->element);
   plan.devices = (plan.sent && plan.sent->on_device()) || (plan.received && plan.received->on_device());
-  plan.ours = plan.stream || may_come || !m.exists || (plan.devices && !takes_devices) ||
+  plan.ours = plan.chunks || may_come || !m.exists || (plan.devices && !takes_devices) ||
               (arrives && n_in_place && is_guarded(plan.received->range(Buffer::all)));
   if (plan.ours && m.sends && is_replace(m.name) && m.source != mpi.proc_null && m.dest != mpi.proc_null) {
     plan.sent->mirror();
@@ -187,8 +180,8 @@ int begin(const Message& m, const Plan& plan, std::shared_ptr<MessageOperation>*
     if (int error = transfer->begin_receive(plan.received, m.source, m.recvtag)) return error;
   const auto send = [&] {
     // Where a GPU has failed the message goes out all the same: another rank waits for it.
-    if (!plan.stream || !plan.sent->is_on_gpu()) transfer->fail(plan.sent->take());
-    return transfer->begin_send(plan.sent, plan.stream, m.dest, m.sendtag, m.name);
+    if (!plan.chunks || !plan.sent->is_on_gpu()) transfer->fail(plan.sent->take());
+    return transfer->begin_send(plan.sent, plan.chunks, m.dest, m.sendtag, m.name);
   };
   if (m.sends) {
     if (int error = transfer->beginning(send)) {
@@ -253,13 +246,8 @@ bool serve(const Message& m, Word* request, int* error) {
     return true;
   }
   std::shared_ptr<MessageOperation> transfer;
-  if ((*error = begin(m, plan, &transfer))) return true;
-  if (m.row().form == nonblocking) {
-    *error = failed(m, transfer->submit(request));
-    return true;
-  }
-  *error = failed(m, transfer->wait());
-  if (m.status && m.receives) transfer->tell(m.status);
+  *error = begin(m, plan, &transfer);
+  if (!*error) *error = complete(m, *transfer, request);
   return true;
 }
 
@@ -386,98 +374,31 @@ COMPCOLL_INLINE int message(bool large_count, Word* words, const void* caller, b
   return plain();
 }
 
-// -- matched messages
-
-template <int name, class Call>
-int receive_matched(bool large_count, Word* words, Call&& next) {
-  if (!is_ours()) return next();
-  Message m = message_of(Name(name), large_count, words);
-  Matched found;
-  const Word handle = library().handle_at(m.message);
-  auto buffer = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false);
-  buffer->mirror();
-  if (!buffer->sound() || m.recvcount < 0 || !take_matched(handle, &found)) return next();
-  m.comm = found.comm.get();
-  m.comm->count(m.row().op);
-  auto transfer = std::make_shared<MessageOperation>(found.comm, m.name, m.row().form);
-  transfer->take(buffer, found.arrived);
-  library().put_handle(library().message_null, m.message);
-  if (m.row().form == blocking) {
-    const int error = failed(m, transfer->wait());
-    if (m.status) transfer->tell(m.status);
-    return error;
-  }
-  Word request = 0;
-  const int error = failed(m, transfer->submit(&request));
-  if (!error) library().put_handle(request, m.request);
-  return error;
-}
-
-// -- probes
-
-// A probe, which `next` has MPI carry out. `words` may be changed.
-template <int name, class Call>
-int look_for_message(bool large_count, Word* words, Call&& next) {
-  constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
-  if (!is_ours()) return next();
-  const Message m = message_of(Name(name), large_count, words);
-  if (!m.comm) return next();
-  // Who receives it into memory of a GPU does not know whether MPI takes that.
-  const bool keeps = m.message && engine::driver() && !m.comm->settings.devices;
-  if (!keeps && !m.comm->compresses()) return next();
-  if (m.comm->broken()) return failed(m, code_of(BROKEN, m.comm->why_broken()));
-  alignas(8) char scratch[most_nbytes_of_status];
-  if (!m.status) words[kinds.size() - 1] = reinterpret_cast<Word>(scratch);
-  void* const status = m.status ? m.status : scratch;
-  for (;;) {
-    // Until it is known how large it is, a message counts as one that has not come.
-    if (int error = next()) return error;
-    const int64_t length = nbytes_of_message(status);
-    if ((m.flag && !*static_cast<int*>(m.flag)) || (!keeps && !looks_compressed(length))) return 0;
-    const int source = source_of(status), tag = tag_of(status);
-    if (source == library().proc_null) return 0;
-    if (m.message) {
-      auto arrived = std::make_shared<Arrived>();
-      arrived->bytes.resize(size_t(length));
-      Word handle = library().handle_at(m.message), place;
-      library().put_handle(handle, &place);
-      if (int error = mrecv.of(length, mrecv_c)
-                          .call(arrived->bytes.data(), Word(length), library().byte, &place, arrived->status))
-        return error;
-      Opening opening;
-      if (unpack_first(arrived->bytes.data(), uint64_t(length), &opening)) {
-        m.comm->notices->drop(source, tag, length, opening.serial);
-        copy_status(arrived->status, status);
-        set_nbytes_of_message(status, int64_t(opening.n * opening.itemsize));
-      }
-      library().put_handle(stand_in_for(m.comm->shared_from_this(), arrived), m.message);
-      return 0;
-    }
-    const int64_t nbytes = m.comm->notices->nbytes_of(source, tag, length);
-    if (nbytes >= 0) {
-      if (nbytes != length) set_nbytes_of_message(status, nbytes);
-      return 0;
-    }
-    if (m.flag) {
-      *static_cast<int*>(m.flag) = 0;
-      return 0;
-    }
-    Unlocked unlocked;
-    sched_yield();
-  }
-}
-
 template <int name, class Call>
 int matched_message(bool large_count, Word* words, const void*, bool, Call&& next) {
-  return guarded(library().comm_world, [&] { return receive_matched<name>(large_count, words, next); });
+  if (!is_ours()) return next();
+  return guarded(library().comm_world,
+                 [&] { return receive_matched(message_of(Name(name), large_count, words), next); });
 }
 
 template <int name, class Call>
 int probe(bool large_count, Word* words, const void*, bool, Call&& next) {
-  return guarded(library().comm_world, [&] { return look_for_message<name>(large_count, words, next); });
+  constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
+  if (!is_ours() || !look_up(words[kinds.find('c')])) return next();
+  return guarded(library().comm_world, [&] {
+    return look_for_message(message_of(Name(name), large_count, words), words + kinds.size() - 1, next);
+  });
 }
 
 }  // namespace
+
+int complete(const Message& m, MessageOperation& transfer, Word* request) {
+  if (m.row().form == nonblocking) return failed(m, transfer.submit(request));
+  const int error = failed(m, transfer.wait());
+  if (m.status && m.receives) transfer.tell(m.status);
+  return error;
+}
+
 }  // namespace layer
 }  // namespace compcoll
 

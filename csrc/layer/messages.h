@@ -44,6 +44,7 @@ struct Message {
 
 extern const Row* const rows;  // from n_operations on
 inline const Row& Message::row() const { return rows[name - n_operations]; }
+inline int failed(const Message& m, int code) { return code ? raise(m.comm->handle, code) : 0; }
 
 // The range of memory from the first to the last byte of `count` entries.
 Range stretch_of(Word address, int64_t count, Word type);
@@ -88,9 +89,8 @@ class Buffer {
   // The bytes one behind the other; and the opposite, of so many.
   std::vector<uint8_t> packed() const;
   void unpack(const uint8_t* bytes, uint64_t n);
-  // Calls `visit` with each stretch of memory where `n` bytes belong, in order.
-  using Visit = std::function<void(uint8_t* place, const uint8_t* from, uint64_t nbytes)>;
-  void each_stretch(const uint8_t* bytes, uint64_t n, const Visit& visit) const;
+  // Calls `write` with each stretch of memory where `n` bytes belong, in order.
+  void each_stretch(const uint8_t* bytes, uint64_t n, const Landing::Write& write) const;
   // The range of host memory where `n` bytes of a message lie; empty on a GPU.
   Range range(uint64_t n) const;
   // A committed datatype with the places of the layout's bytes; 0 if MPI cannot make one.
@@ -156,8 +156,11 @@ class Incoming : public engine::Task {
  private:
   void look();
   void begin(const Opening& opening, const uint8_t* frame, int64_t length);
+  void decode_first(const engine::Frame& frame, uint64_t n, const engine::Place& place);
   void fail(int code) { error_ = error_ ? error_ : code; }
   int wrong_type(uint32_t element, uint64_t nbytes) const;
+  int truncated(uint64_t nbytes) const;
+  std::string text(uint64_t nbytes) const;
 
   const std::shared_ptr<Comm> comm_;
   const BufferRef buffer_;
@@ -183,8 +186,8 @@ class Incoming : public engine::Task {
 // A message on its way out, compressed.
 class Outgoing {
  public:
-  Outgoing(std::shared_ptr<Comm> comm, std::shared_ptr<const Stream> stream, BufferRef buffer)
-      : stream(std::move(stream)), comm_(std::move(comm)), buffer_(std::move(buffer)) {}
+  Outgoing(std::shared_ptr<Comm> comm, std::shared_ptr<const MessageChunks> chunks, BufferRef buffer)
+      : chunks(std::move(chunks)), comm_(std::move(comm)), buffer_(std::move(buffer)) {}
   ~Outgoing();
   // MPI's code; nothing has begun where the first message would be longer than all values.
   int begin(int dest, int tag, bool synchronous);
@@ -195,9 +198,11 @@ class Outgoing {
   // No more chunks are encoded from the buffer, not even where a message of their receiver arrives.
   void leave() { run_ && !buffer_->on_device() ? run_->give_up() : void(); }
   const engine::Stats& stats() const { return stats_; }
-  const std::shared_ptr<const Stream> stream;
+  const std::shared_ptr<const MessageChunks> chunks;
 
  private:
+  engine::Error encode_first(engine::Frame* frame);
+
   const std::shared_ptr<Comm> comm_;
   const BufferRef buffer_;
   FirstMessage first_;
@@ -215,10 +220,10 @@ class MessageOperation : public PendingOperation {
  public:
   MessageOperation(std::shared_ptr<Comm> comm, Name name, Form form)
       : PendingOperation(std::move(comm), name, form) {}
-  int begin_receive(BufferRef buffer, int source, int tag);
-  void take(BufferRef buffer, std::shared_ptr<Arrived> arrived);
-  // `stream` is null where MPI sends it as it is, by a nonblocking function.
-  int begin_send(BufferRef buffer, std::shared_ptr<const Stream> stream, int dest, int tag, Name name);
+  // `arrived`: what a matched probe has received.
+  int begin_receive(BufferRef buffer, int source, int tag, std::shared_ptr<Arrived> arrived = nullptr);
+  // `chunks` is null where MPI sends it as it is, by a nonblocking function.
+  int begin_send(BufferRef buffer, std::shared_ptr<const MessageChunks> chunks, int dest, int tag, Name name);
   // It ends with this code of MPI's, if it is one.
   void fail(int code) { failed_ = failed_ ? failed_ : code; }
   // What was begun before there was an error.
@@ -245,17 +250,13 @@ class MessageOperation : public PendingOperation {
   int failed_ = 0;
 };
 
-// How a message is sent: null with an error, or where MPI sends it.
-std::shared_ptr<const Stream> stream_of(const Message& message, const Buffer& buffer, int* error);
+// Waits for the messages of a call, or starts its request, as its form is; MPI's code.
+int complete(const Message& message, MessageOperation& transfer, Word* request);
 
-// What a matched probe has received already, behind a message of MPI's that stands for it: the handle of
-// that, 0 where there is none; and what stands behind a handle, null of others.
-Word stand_in_for(std::shared_ptr<Comm> comm, std::shared_ptr<Arrived> arrived);
-struct Matched {
-  std::shared_ptr<Comm> comm;
-  std::shared_ptr<Arrived> arrived;
-};
-bool take_matched(Word handle, Matched* matched);
+// A receive of a matched message, and a probe, which `next` has MPI carry out; MPI's code. `status` is the
+// probe's argument.
+int receive_matched(Message message, const std::function<int()>& next);
+int look_for_message(const Message& message, Word* status, const std::function<int()>& next);
 
 }  // namespace layer
 }  // namespace compcoll

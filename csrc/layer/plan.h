@@ -16,7 +16,7 @@
 namespace compcoll {
 namespace layer {
 
-struct Stream;
+class MessageChunks;
 
 // A schedule that the engine runs for a call.
 struct PlannedSchedule {
@@ -44,7 +44,7 @@ struct CallPlan {
   std::shared_ptr<Count> count;  // null where the decision is for good
   std::vector<PlannedSchedule> schedules;
   std::vector<uint8_t> sent, received;  // of `both`: whether the engine has the message with each rank
-  std::shared_ptr<const Stream> stream;  // of a message in place of all that
+  std::shared_ptr<const MessageChunks> chunks;  // of a message in place of all that
 };
 using PlanRef = std::shared_ptr<const CallPlan>;
 

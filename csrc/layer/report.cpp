@@ -24,14 +24,18 @@ std::shared_ptr<const Way> because(std::string reason) {
   return way;
 }
 
+void raise_bound(double bound, double* to) {
+  if (std::isnan(bound) || bound > *to) *to = bound;
+}
+
 void add(engine::Stats* sum, const engine::Stats& part) {
   sum->raw_nbytes += part.raw_nbytes, sum->wire_nbytes += part.wire_nbytes;
   sum->inside_nbytes += part.inside_nbytes, sum->messages += part.messages, sum->fallbacks += part.fallbacks;
   sum->encode_seconds += part.encode_seconds, sum->decode_seconds += part.decode_seconds;
   sum->wait_seconds += part.wait_seconds;
   sum->workers = std::max(sum->workers, part.workers);
-  for (double engine::Stats::* bound : {&engine::Stats::bound, &engine::Stats::encoded})
-    if (std::isnan(part.*bound) || part.*bound > sum->*bound) sum->*bound = part.*bound;
+  raise_bound(part.bound, &sum->bound);
+  raise_bound(part.encoded, &sum->encoded);
   for (int i = 0; i < 4; i++) sum->dimensions[i] += part.dimensions[i];
   for (const auto& [codec, n] : part.used) {
     auto known = sum->used.begin();

@@ -49,6 +49,8 @@ struct Outcome {
 
 // Adds what a part of a call did.
 void add(engine::Stats* sum, const engine::Stats& part);
+// Raises a bound to another one, if that is larger or not known.
+void raise_bound(double bound, double* to);
 
 // The record of the last call of a communicator.
 class Last {

@@ -19,6 +19,8 @@ using engine::Schedule;
 Own isend("PMPI_Isend"), test("PMPI_Test"), improbe("PMPI_Improbe"), mrecv("PMPI_Mrecv"),
     error_class("PMPI_Error_class");
 
+// The most chunks whose schedule is kept: one takes some 200 bytes.
+constexpr uint64_t most_kept = 64;
 // Chunks are whole blocks of every codec.
 constexpr uint64_t chunk_unit = 1024;
 // Elements of a chunk that may come in another shape: compcoll/schedule/planes.py.
@@ -93,7 +95,7 @@ bool unpack_first(const uint8_t* data, uint64_t nbytes, Opening* opening) {
 
 // -- chunks
 
-Cut::Cut(uint64_t n, uint32_t itemsize, uint64_t step, uint64_t plane, uint64_t row)
+ChunkLayout::ChunkLayout(uint64_t n, uint32_t itemsize, uint64_t step, uint64_t plane, uint64_t row)
     : n(n), itemsize(itemsize), step(step), plane(plane), row(row), first(n), count(0) {
   if (!step || n <= std::min(step, largest_first_chunk / itemsize)) {
     this->plane = plane <= n ? plane : 0;
@@ -105,29 +107,14 @@ Cut::Cut(uint64_t n, uint32_t itemsize, uint64_t step, uint64_t plane, uint64_t 
   first = plane ? engine::plane_ends(n, 0, 1 + count, plane).second : opening;
 }
 
-std::shared_ptr<const Schedule> Cut::schedule(int peer, bool sends, bool drops) const {
+std::shared_ptr<const Schedule> ChunkLayout::schedule(int peer, bool sends, bool drops) const {
   auto made = std::make_shared<Schedule>();
   const uint64_t rest = n - first, each = plane ? 0 : step_of(rest, step);
   const int32_t k = int32_t(count), ahead = int32_t(window_of(step * itemsize));
-  std::vector<std::vector<int32_t>> successors(size_t(drops ? k : 2 * k));
   auto add = [&](int32_t kind, int32_t chunk, bool message) {
-    Op op = {kind,
-             message && sends ? NONE : chunk,
-             NONE,
-             chunk,
-             NONE,
-             NONE,
-             message ? peer : NONE,
-             message ? chunk : NONE,
-             0,
-             0,
-             0,
-             0};
-    made->ops.push_back(op);
-  };
-  auto then = [&](int32_t before, int32_t after) {
-    successors[size_t(before)].push_back(after);
-    made->ops[size_t(after)].n_deps++;
+    const int32_t block = message && sends ? NONE : chunk;
+    const int32_t rank = message ? peer : NONE, tag = message ? chunk : NONE;
+    made->ops.push_back({kind, block, NONE, chunk, NONE, NONE, rank, tag, 0, 0, 0, 0});
   };
   for (int32_t i = 0; i < k; i++) {
     BlockRef block = {0, 0, 0, 0, 0, 0, 0, NONE, 0, 1};
@@ -147,18 +134,30 @@ std::shared_ptr<const Schedule> Cut::schedule(int peer, bool sends, bool drops) 
   }
   // A window of chunks is under way at once: of a sender from the first operation to the last, of a receiver
   // on the wire.
-  const int32_t stride = drops ? 1 : 2;
-  for (int32_t i = 0; i < k; i++) {
-    if (!drops) then(stride * i, stride * i + 1);
-    if (i >= ahead) then(stride * (i - ahead) + (sends ? 1 : 0), stride * i);
-    if (!sends && !drops && i >= 2 * ahead) then(stride * (i - 2 * ahead) + 1, stride * i);
-  }
-  for (size_t i = 0; i < successors.size(); i++) {
-    made->ops[i].first = int32_t(made->successors.size());
-    made->successors.insert(made->successors.end(), successors[i].begin(), successors[i].end());
+  const int32_t stride = drops ? 1 : 2, n_ops = stride * k;
+  for (int32_t i = 0; i < n_ops; i++) {
+    const int32_t chunk = i / stride, second = stride * chunk + 1;
+    const bool on_wire = i % stride == int32_t(sends);
+    const int32_t next_on_wire = on_wire ? stride * (chunk + ahead) : n_ops;
+    const int32_t next_decoded = on_wire || sends ? n_ops : stride * (chunk + 2 * ahead);
+    made->ops[size_t(i)].first = int32_t(made->successors.size());
+    for (int32_t after : {i < second && !drops ? second : n_ops, next_on_wire, next_decoded}) {
+      if (after >= n_ops) continue;
+      made->successors.push_back(after);
+      made->ops[size_t(after)].n_deps++;
+    }
   }
   made->rank = 0, made->size = peer + 1, made->n_buffers = 1, made->n_frames = made->n_tags = k;
   made->count_users();
+  return made;
+}
+
+std::shared_ptr<const Schedule> MessageChunks::schedule(int dest) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (schedule_) return schedule_;
+  auto made = layout.schedule(dest, true, false);
+  if (is_used_ && layout.count <= most_kept) schedule_ = made;
+  is_used_ = true;
   return made;
 }
 

@@ -65,23 +65,33 @@ class FirstMessage : public engine::Allocator {
 // What a first message begins with; false if these bytes are none.
 bool unpack_first(const uint8_t* data, uint64_t nbytes, Opening* opening);
 
-// How a message of so many elements is cut.
-struct Cut {
+// How a message of `n` elements is cut.
+struct ChunkLayout {
+  ChunkLayout() = default;
   // `plane` and `row` as in engine::BlockRef, of one that has a shape; `step` elements of a chunk, 0 where
   // there is one.
-  Cut(uint64_t n, uint32_t itemsize, uint64_t step, uint64_t plane = 0, uint64_t row = 0);
-  uint64_t n, itemsize, step, plane, row, first, count;  // the latter of the chunks behind the first one
+  ChunkLayout(uint64_t n, uint32_t itemsize, uint64_t step, uint64_t plane = 0, uint64_t row = 0);
+  uint64_t n = 0, itemsize = 0, step = 0, plane = 0, row = 0;
+  uint64_t first = 0, count = 0;  // elements of the first chunk, and the number of those behind it
   // One side of those, in a buffer that holds the whole message; `drops`: what is received is of no use.
   std::shared_ptr<const engine::Schedule> schedule(int peer, bool sends, bool drops) const;
 };
 
-// How a message is sent: what Python decides on those like it.
-struct Stream {
-  std::shared_ptr<const Way> declined;  // why MPI sends it; null where it is compressed
+// How messages of one type, size and destination are sent: what Python decides once.
+class MessageChunks {
+ public:
+  std::shared_ptr<const Way> declined;  // why MPI sends them; null where they are compressed
   engine::Coding coding;
   KeptRef kept;  // Python's side of that
   std::shared_ptr<const Way> way;
-  uint64_t step = 0, plane = 0, row = 0;
+  ChunkLayout layout;
+  // The sender's schedule, kept from the second message on if chunks are few: sizes may vary.
+  std::shared_ptr<const engine::Schedule> schedule(int dest) const;
+
+ private:
+  mutable std::mutex mutex_;
+  mutable bool is_used_ = false;
+  mutable std::shared_ptr<const engine::Schedule> schedule_;
 };
 
 // What Python is told of a message, and what it says.
@@ -93,7 +103,7 @@ struct MessageDescription {
   int peer;
   std::string comm_name;
   std::vector<uint64_t> shape;  // in elements
-  std::shared_ptr<Stream> stream = std::make_shared<Stream>();
+  std::shared_ptr<MessageChunks> chunks = std::make_shared<MessageChunks>();
   int code = 0;
 };
 
