@@ -20,7 +20,7 @@ from compcoll.marked import Marked
 from compcoll.policy import Policy
 from compcoll.policy.policy import check_same, fields_of
 from compcoll.preload import job_settings
-from compcoll.prepare import load_kernels, prepare, prepare_message
+from compcoll.prepare import load_kernels, prepare
 
 __all__ = ["construct", "mark_group", "record"]
 
@@ -161,7 +161,7 @@ def _meet(plain: MPI.Intracomm, seconds: float) -> None:
 @cache
 def _begin() -> None:
     """Have the layer decide by Python."""
-    _engine.serve_calls(prepare, prepare_message, load_kernels)
+    _engine.serve_calls(prepare, load_kernels)
     for dtype, code in dtypes.CODES.items():
         if dtype.kind != "c":
             _engine.set_receiving(code, coding(codec("raw"), dtype))

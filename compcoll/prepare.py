@@ -31,20 +31,23 @@ from compcoll.policy.policy import Place
 from compcoll.policy.rules import NOT_CODECS
 from compcoll.schedule.trace import chunk_step
 
-__all__ = ["decide_message", "load_kernels", "prepare", "prepare_message"]
+__all__ = ["decide_message", "load_kernels", "prepare"]
 
 _UNKNOWN_TYPE = "the datatype has several basic types, or one that no codec takes"
 _INSIDE = "it stays in its node"
 
 
 def prepare(description: Any) -> None:
-    """Decide on a call, and say so.
+    """Decide on a call or message, and say so.
 
     Parameters
     ----------
     description : compcoll.engine._engine.Description
     """
     marked: Marked = description.side or Marked.of(description.number)
+    if description.is_message:
+        _prepare_message(marked, description)
+        return
     operation = OPERATIONS[description.op]
     if marked.idle:
         description.decline(marked.idle, idle=True)
@@ -247,27 +250,21 @@ def _large(
     return found
 
 
-def prepare_message(description: Any) -> None:
-    """Decide on a message, and say so.
-
-    Parameters
-    ----------
-    description : compcoll.engine._engine.MessageDescription
-    """
-    marked: Marked = description.side or Marked.of(description.number)
+def _prepare_message(marked: Marked, description: Any) -> None:
     element = dtypes.dtype_of(description.dtype)
     decision = decide_message(
-        marked, description.op, element, description.nbytes, description.peer, description.name
+        marked, description.op, element, description.nbytes, description.root, description.name
     )
     if decision.codec is None:
         description.decline(decision.reason)
         return
-    dtype, n = dtypes.real_dtype(element), description.n
+    dtype, message = dtypes.real_dtype(element), description.send[0]
+    n = message[0]
     step = chunk_step(n, max(decision.chunk_nbytes // dtype.itemsize, 1))
-    shape = _shape((n, None, description.shape, None, NO_GPU), element)
+    shape = _shape(message, element)
     most_first = LARGEST_FIRST_CHUNK // dtype.itemsize
     inner = inner_of_message(decision, dtype, shape, n, step, most_first)
-    description.serve(coding(decision.codec, element), decision, step, inner)
+    description.serve_message(coding(decision.codec, element), decision, step, inner)
 
 
 def decide_message(

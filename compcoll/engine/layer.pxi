@@ -41,7 +41,6 @@ cdef extern from "layer/python.h" namespace "compcoll::layer" nogil:
     void set_reentrant(int)
     cdef struct CPython "compcoll::layer::Python":
         void (*prepare)(void*) noexcept
-        void (*decide)(void*) noexcept
         void (*describe)(void*) noexcept
         void (*load_kernels)(uint64_t, int, uint32_t) noexcept
         void (*finalize)() noexcept
@@ -172,7 +171,10 @@ cdef extern from "layer/plan.h" namespace "compcoll::layer" nogil:
         uint64_t data
         int gpu
     cdef cppclass CDescription "compcoll::layer::Description":
-        const CCall& call
+        const CCall* call
+        CComm& comm
+        int name, form, root
+        uint64_t nbytes
         double began
         uint32_t element
         string comm_name
@@ -182,6 +184,7 @@ cdef extern from "layer/plan.h" namespace "compcoll::layer" nogil:
         cbool idle
         int code
         void decline(WayRef, cbool) except +
+        void send_in_chunks(const CCoding&, KeptRef, WayRef, uint64_t, uint64_t, uint64_t) except +
         void add(CPlannedSchedule, const vector[uint8_t]&, const vector[uint8_t]&) except +
     void c_set_phase "compcoll::layer::set_phase"(int)
 
@@ -193,23 +196,6 @@ cdef extern from "layer/engine.h" namespace "compcoll::layer" nogil:
     CEngine& the_engine()
 
 cdef extern from "layer/streams.h" namespace "compcoll::layer" nogil:
-    cdef cppclass CChunkLayout "compcoll::layer::ChunkLayout":
-        CChunkLayout(uint64_t n, uint32_t itemsize, uint64_t step, uint64_t plane, uint64_t row)
-    cdef cppclass CMessageChunks "compcoll::layer::MessageChunks":
-        WayRef declined, way
-        CCoding coding
-        KeptRef kept
-        CChunkLayout layout
-    cdef struct CMessageDescription "compcoll::layer::MessageDescription":
-        int name
-        CComm& comm
-        uint32_t element
-        uint64_t n, nbytes
-        int peer
-        string comm_name
-        vector[uint64_t] shape
-        shared_ptr[CMessageChunks] chunks
-        int code
     void c_set_receiving "compcoll::layer::set_receiving"(uint32_t, const CCoding&, KeptRef) except +
     cdef cppclass CNotices "compcoll::layer::Notices":
         cbool settled()
@@ -890,12 +876,13 @@ cdef WayRef way_of(str codec, str algorithm, str reason, bint lossless, bint wri
 
 
 cdef class Description:
-    """A call that the layer has not seen before, and the decision on it.
+    """A call or message that the layer has not seen before, and the decision on it.
 
     Attributes
     ----------
     op : str
     form : int
+    is_message : bool
     side : object
         Python's side of the communicator; None where it has none yet, but its ``number``.
     nbytes : int
@@ -904,7 +891,9 @@ cdef class Description:
         When the call started, in seconds of a clock without a fixed beginning.
     dtype : int
         Code of the elements of all blocks, in a call that all ranks decide.
-    root, number : int
+    root : int
+        The rank that a message goes to, in place of a call's root.
+    number : int
     name : str
         Of the communicator, where rules look at it.
     phase : int
@@ -922,14 +911,15 @@ cdef class Description:
     cdef readonly uint32_t dtype
     cdef readonly list send, recv
     cdef readonly object side
+    cdef readonly bint is_message
 
     @staticmethod
     cdef Description of(CDescription* own):
         cdef Description self = Description.__new__(Description)
         self.own = own
-        self.op, self.form, self.root = NAMES[own.call.name], own.call.form, own.call.root()
-        self.number, self.nbytes, self.dtype = own.call.comm.number(), own.call.message_nbytes, own.element
-        self.began = own.began
+        self.op, self.form, self.root = NAMES[own.name], own.form, own.root
+        self.number, self.nbytes, self.dtype = own.comm.number(), own.nbytes, own.element
+        self.is_message, self.began = own.call == NULL, own.began
         self.name, self.phase = own.comm_name.decode(errors="replace"), own.phase
         self.send, self.recv = messages_of(own.send), messages_of(own.recv)
         self.side = kept.get(self.number)
@@ -989,6 +979,14 @@ cdef class Description:
         if count is not None:
             self.own.plan.get().count = count.own
 
+    def serve_message(self, Coding coding, decision, uint64_t step, tuple inner):
+        """Have messages like it sent in chunks of so many elements, of an array with these last dimensions."""
+        codec = decision.codec
+        self.own.send_in_chunks(
+            coding.own, keep(coding), way_of(codec.spec, "stream", decision.reason, codec.lossless, False),
+            step, prod(inner) if inner else 0, inner[-1] if inner else 0,
+        )
+
     def mask(self, out, into):
         """Say with which ranks the engine has messages, of a call that pairs decide."""
         cdef uint8_t one
@@ -1029,67 +1027,6 @@ cdef void prepare_c(void* given) noexcept with gil:
         own.code = code_from(problem)
 
 
-cdef class MessageDescription:
-    """A message that the layer has not sent before, and the decision on it.
-
-    Attributes
-    ----------
-    op : str
-    number : int
-        Of the communicator; ``side`` is Python's side of that, None where it has none yet.
-    dtype : int
-        Code of the elements.
-    n, nbytes : int
-        Real numbers, or integers, and their bytes.
-    peer : int
-    shape : tuple of int
-        In elements; empty where there is none.
-    name : str
-        Of the communicator, where rules look at it.
-    """
-
-    cdef CMessageDescription* own
-    cdef readonly str op, name
-    cdef readonly uint64_t number, n, nbytes
-    cdef readonly uint32_t dtype
-    cdef readonly int peer
-    cdef readonly tuple shape
-    cdef readonly object side
-
-    def decline(self, str reason):
-        """Leave messages like it to MPI."""
-        self.own.chunks.get().declined = way_of("", "mpi", reason, True, False)
-
-    def serve(self, Coding coding, decision, uint64_t step, tuple inner):
-        """Have them sent in chunks of so many elements, of an array with these last dimensions."""
-        cdef CMessageChunks* chunks = self.own.chunks.get()
-        cdef uint32_t itemsize = self.nbytes // self.n
-        cdef uint64_t plane = prod(inner) if inner else 0, row = inner[-1] if inner else 0
-        codec = decision.codec
-        chunks.coding, chunks.kept = copy_of(coding.own), keep(coding)
-        chunks.layout = CChunkLayout(self.n, itemsize, step, plane, row)
-        chunks.way = way_of(codec.spec, "stream", decision.reason, codec.lossless, False)
-
-
-_decide = None
-
-
-cdef void decide_c(void* given) noexcept with gil:
-    global n_prepared
-    cdef CMessageDescription* own = <CMessageDescription*>given
-    cdef MessageDescription told = MessageDescription()
-    n_prepared += 1
-    try:
-        drop_ended()
-        told.own, told.op, told.number, told.dtype = own, NAMES[own.name], own.comm.number(), own.element
-        told.n, told.nbytes, told.peer, told.shape = own.n, own.nbytes, own.peer, tuple(own.shape)
-        told.name, told.side = own.comm_name.decode(errors="replace"), kept.get(told.number)
-        _decide(told)
-    except BaseException as problem:
-        own.code = MPI.ERR_NO_MEM
-        own.code = code_from(problem)
-
-
 #: Elements of a first chunk have so many bytes at most.
 LARGEST_FIRST_CHUNK = largest_first_chunk
 
@@ -1116,26 +1053,26 @@ cdef void finalize_c() noexcept with gil:
 _prepare = None
 
 
-def serve_calls(prepare, decide, load_kernels):
+def serve_calls(prepare, load_kernels):
     """Have Python decide on calls and messages from now on.
 
     Parameters
     ----------
-    prepare, decide : callable
-        ``prepare(description)`` calls methods of a `Description`, ``decide`` those of a `MessageDescription`.
+    prepare : callable
+        ``prepare(description)`` calls methods of a `Description`.
     load_kernels : callable
         ``load_kernels(number, gpu, element)`` has the kernels that a communicator's messages of elements of a
         type may need.
     """
-    global _prepare, _decide, _load_kernels
-    _prepare, _decide, _load_kernels = prepare, decide, load_kernels
+    global _prepare, _load_kernels
+    _prepare, _load_kernels = prepare, load_kernels
 
 
 def _connect():
     """Give the layer what it asks Python."""
     global give_up_lock, take_lock
     cdef CPython functions
-    functions.prepare, functions.describe, functions.decide = prepare_c, describe_c, decide_c
+    functions.prepare, functions.describe = prepare_c, describe_c
     functions.load_kernels, functions.finalize = load_kernels_c, finalize_c
     give_up_lock, take_lock = save_thread, restore_thread
     with_python(with_thread_states(functions))

@@ -117,18 +117,15 @@ std::shared_ptr<const MessageChunks> chunks_of(const Message& m, const Buffer& b
   for (char letter : name) key.push_back(letter);
   PlanRef plan = comm.find_plan(key);
   if (!plan) {
-    const uint32_t each = itemsize(real_of(buffer.element));
-    MessageDescription about = {op,     comm, buffer.element, buffer.nbytes / each, buffer.nbytes,
-                                m.dest, name, buffer.shape};
-    if (!ask_python([&about](const Python& python) { python.decide(&about); })) return nullptr;
+    const uint64_t each = itemsize(real_of(buffer.element));
+    Description about(comm, op, m.dest,
+                      {buffer.nbytes / each, buffer.element, buffer.shape, 0, engine::NO_GPU}, name);
+    if (!ask_python([&about](const Python& python) { python.prepare(&about); })) return nullptr;
     if ((*error = failed(m, about.code))) return nullptr;
-    auto made = std::make_shared<CallPlan>();
-    made->chunks = about.chunks;
-    comm.store_plan(std::move(key), plan = std::move(made));
+    comm.store_plan(std::move(key), plan = about.plan);
   }
-  if (!plan->chunks->declined) return plan->chunks;
-  note(m, plan->chunks->declined);
-  return nullptr;
+  if (!plan->chunks) note(m, plan->declined);
+  return plan->chunks;
 }
 
 // What of a message the layer carries out.

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "devices.h"
+#include "streams.h"
 
 namespace compcoll {
 namespace layer {
@@ -133,13 +134,31 @@ bool takes_tags(const CollectiveCall& call) {
 void set_phase(int number) { phase = number; }
 
 Description::Description(const CollectiveCall& call, std::string comm_name)
-    : call(call),
+    : call(&call),
+      comm(call.comm),
+      name(call.name),
+      form(call.form),
+      root(call.root()),
+      nbytes(call.message_nbytes),
       element(call.op.pairs ? 0 : call.decisive()->element),
       comm_name(std::move(comm_name)),
       phase(layer::phase) {
   call.blocks(&sent, &received);
   describe(sent, &send);
   describe(received, &recv);
+}
+
+Description::Description(Comm& comm, Name name, int dest, Message message, std::string comm_name)
+    : call(nullptr),
+      comm(comm),
+      name(name),
+      form(blocking),
+      root(dest),
+      nbytes(message.n * itemsize(real_of(message.element))),
+      element(message.element),
+      comm_name(std::move(comm_name)),
+      phase(0) {
+  send.push_back(std::move(message));
 }
 
 void Description::describe(const std::vector<Block>& blocks, std::vector<Message>* messages) const {
@@ -150,14 +169,21 @@ void Description::describe(const std::vector<Block>& blocks, std::vector<Message
     one.n = each ? block.nbytes() / each : 0;
     one.shape = shape_of(block);
     const BlockMemory memory = memory_of(block);
-    if (memory.any && !memory.layout) one.data = call.buffers[memory.side].buf + Word(memory.offset);
-    one.gpu = memory.any ? call.gpus[memory.side] : engine::NO_GPU;
+    if (memory.any && !memory.layout) one.data = call->buffers[memory.side].buf + Word(memory.offset);
+    one.gpu = memory.any ? call->gpus[memory.side] : engine::NO_GPU;
     messages->push_back(std::move(one));
   }
 }
 
 void Description::decline(std::shared_ptr<const Way> why, bool strict_refuses) {
-  *plan = left_to_mpi(call.comm, std::move(why), strict_refuses);
+  *plan = left_to_mpi(comm, std::move(why), strict_refuses);
+}
+
+void Description::send_in_chunks(const engine::Coding& coding, KeptRef kept, std::shared_ptr<const Way> way,
+                                 uint64_t step, uint64_t plane, uint64_t row) {
+  const ChunkLayout layout(send[0].n, itemsize(coding.dtype), step, plane, row);
+  plan->chunks = std::make_shared<MessageChunks>(coding, std::move(kept), std::move(way), layout);
+  plan->execution = Execution::engine;
 }
 
 void Description::add(PlannedSchedule one, const std::vector<uint8_t>& some_sent,
@@ -169,11 +195,12 @@ void Description::add(PlannedSchedule one, const std::vector<uint8_t>& some_sent
       one.blocks.push_back(std::move(memory));
     }
   };
-  const bool replaces = call.op.send_many && call.op.recv_many && call.op.reduction < 0;
-  take(sent, some_sent, replaces && call.buffers[send_side].in_place);
+  const Operation& op = call->op;
+  const bool replaces = op.send_many && op.recv_many && op.reduction < 0;
+  take(sent, some_sent, replaces && call->buffers[send_side].in_place);
   take(received, some_received, false);
   plan->schedules.push_back(std::move(one));
-  plan->execution = call.op.pairs ? Execution::both : Execution::engine;
+  plan->execution = op.pairs ? Execution::both : Execution::engine;
 }
 
 }  // namespace layer

@@ -61,7 +61,7 @@ inline int failed(const CollectiveCall& call, int code) { return code ? raise(ca
 // The number of the communicator's policy that calls of this thread come under.
 void set_phase(int phase);
 
-// What Python is told of a call that was not seen before, and what it says.
+// What Python is told of a call or message that was not seen before, and what it says.
 struct Description {
   // A block that is sent or received, in the order of the schedule's buffers.
   struct Message {
@@ -72,8 +72,14 @@ struct Description {
     int gpu;  // that it lies on
   };
   Description(const CollectiveCall& call, std::string comm_name);
+  Description(Comm& comm, Name name, int dest, Message message, std::string comm_name);
 
-  const CollectiveCall& call;
+  const CollectiveCall* const call;  // null of a message
+  Comm& comm;
+  const Name name;
+  const Form form;
+  const int root;  // or the rank that a message goes to
+  const uint64_t nbytes;  // of the largest message
   const double began = engine::now();
   const uint32_t element;  // of all blocks, in a call that all ranks decide; else 0
   const std::string comm_name;  // where the policy looks at it
@@ -87,6 +93,9 @@ struct Description {
 
   // Leaves the call to MPI.
   void decline(std::shared_ptr<const Way> why, bool strict_refuses);
+  // Has a message sent in chunks of `step` elements; `plane` and `row` as in ChunkLayout.
+  void send_in_chunks(const engine::Coding& coding, KeptRef kept, std::shared_ptr<const Way> way,
+                      uint64_t step, uint64_t plane, uint64_t row);
   // Adds a schedule of some of the blocks.
   void add(PlannedSchedule one, const std::vector<uint8_t>& some_sent,
            const std::vector<uint8_t>& some_received);

@@ -45,7 +45,6 @@ std::vector<uint64_t> take_ended();
 // Functions of Python's side; they take the interpreter's lock.
 struct Python {
   void (*prepare)(void* description);  // a `Description` of plan.h
-  void (*decide)(void* message);       // a `MessageDescription` of streams.h
   void (*describe)(void* failure);     // a `Failure` of errors.h
   void (*load_kernels)(uint64_t comm, int gpu, uint32_t element);  // of a communicator's codecs
   void (*finalize)();                  // once, before MPI ends

@@ -67,12 +67,11 @@ bool unpack_first(const uint8_t* data, uint64_t nbytes, Opening* opening);
 
 // How a message of `n` elements is cut.
 struct ChunkLayout {
-  ChunkLayout() = default;
   // `plane` and `row` as in engine::BlockRef, of one that has a shape; `step` elements of a chunk, 0 where
   // there is one.
   ChunkLayout(uint64_t n, uint32_t itemsize, uint64_t step, uint64_t plane = 0, uint64_t row = 0);
-  uint64_t n = 0, itemsize = 0, step = 0, plane = 0, row = 0;
-  uint64_t first = 0, count = 0;  // elements of the first chunk, and the number of those behind it
+  uint64_t n, itemsize, step, plane, row;
+  uint64_t first, count;  // elements of the first chunk, and the number of those behind it
   // One side of those, in a buffer that holds the whole message; `drops`: what is received is of no use.
   std::shared_ptr<const engine::Schedule> schedule(int peer, bool sends, bool drops) const;
 };
@@ -80,11 +79,13 @@ struct ChunkLayout {
 // How messages of one type, size and destination are sent: what Python decides once.
 class MessageChunks {
  public:
-  std::shared_ptr<const Way> declined;  // why MPI sends them; null where they are compressed
-  engine::Coding coding;
-  KeptRef kept;  // Python's side of that
-  std::shared_ptr<const Way> way;
-  ChunkLayout layout;
+  MessageChunks(const engine::Coding& coding, KeptRef kept, std::shared_ptr<const Way> way,
+                const ChunkLayout& layout)
+      : coding(coding), kept(std::move(kept)), way(std::move(way)), layout(layout) {}
+  const engine::Coding coding;
+  const KeptRef kept;  // Python's side of that
+  const std::shared_ptr<const Way> way;
+  const ChunkLayout layout;
   // The sender's schedule, kept from the second message on if chunks are few: sizes may vary.
   std::shared_ptr<const engine::Schedule> schedule(int dest) const;
 
@@ -92,19 +93,6 @@ class MessageChunks {
   mutable std::mutex mutex_;
   mutable bool is_used_ = false;
   mutable std::shared_ptr<const engine::Schedule> schedule_;
-};
-
-// What Python is told of a message, and what it says.
-struct MessageDescription {
-  int name;
-  Comm& comm;
-  uint32_t element;
-  uint64_t n, nbytes;
-  int peer;
-  std::string comm_name;
-  std::vector<uint64_t> shape;  // in elements
-  std::shared_ptr<MessageChunks> chunks = std::make_shared<MessageChunks>();
-  int code = 0;
 };
 
 // How frames of any codec are decoded to elements of a type, with Python's side of it.
