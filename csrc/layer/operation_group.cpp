@@ -5,8 +5,6 @@
 #include <condition_variable>
 #include <utility>
 
-#include "requests.h"
-
 namespace compcoll {
 namespace layer {
 namespace {
@@ -62,12 +60,13 @@ int OperationGroup::compare(const std::shared_ptr<Comm>& comm, std::string text)
 void OperationGroup::add(Word* request, void* status, Comm* comm) {
   const Word handle = library().handle_at(request);
   Note note;
-  note.call = pending_of(handle);
+  const RequestRef entry = find_request(handle);
+  if (entry) note.call = entry->operation;
   if (!note.call) {
     note.outcome = comm->last.get(&note.small);
     if (handle != library().request_null)
       plain_.push_back(make_request(engine_library(), request, status, 0));
-    if (has_record(handle)) recorded_.push_back(handle);
+    if (entry) recorded_.push_back(entry);
   }
   notes_.push_back(std::move(note));
 }
@@ -104,7 +103,7 @@ bool OperationGroup::may_stall() {
 }
 
 void OperationGroup::finished() noexcept {
-  for (Word handle : recorded_) close_record(handle, nullptr, error());
+  for (const RequestRef& entry : recorded_) close_record(entry, error());
   tell(&is_over_);
 }
 

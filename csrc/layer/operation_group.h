@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "check.h"
-#include "pending_operation.h"
+#include "requests.h"
 
 namespace compcoll {
 namespace layer {
@@ -51,7 +51,7 @@ class OperationGroup : public engine::PendingTask, public std::enable_shared_fro
   std::list<uint64_t> own_number_;  // the client's, until the end
   std::shared_ptr<Check> check_;
   engine::TaskGroup::Parts plain_;  // MPI's requests, and the comparison
-  std::vector<Word> recorded_;
+  std::vector<RequestRef> recorded_;  // MPI's
   std::vector<Note> notes_;
   bool is_left_ = false, is_over_ = false;
 };

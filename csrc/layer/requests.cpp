@@ -1,9 +1,8 @@
 #include "requests.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
-#include <unordered_map>
+#include <mutex>
 
 #include "engine/clock.h"
 #include "functions.h"
@@ -16,14 +15,12 @@ Own grequest_start("PMPI_Grequest_start"), recv_init("PMPI_Recv_init"), isend("P
     iprobe("PMPI_Iprobe"), mpi_recv("PMPI_Recv"), comm_dup("PMPI_Comm_dup"),
     comm_set_errhandler("PMPI_Comm_set_errhandler"), request_free("PMPI_Request_free");
 
-// Requests of the layer's, by their handles: of calls under way, and of prepared ones.
 struct Requests {
   std::mutex mutex;  // nothing is waited for with it, as MPI calls what takes it
-  std::map<Word, std::shared_ptr<PendingOperation>> pending;
-  std::map<Word, std::shared_ptr<Prepared>> prepared;
-  std::unordered_map<Word, Record> records;  // of calls that are recorded, MPI's among them
-  // Freed by MPI, whose callback can neither free communicators nor allocate memory.
-  std::multimap<Word, std::shared_ptr<PendingOperation>> freed;
+  std::map<Word, RequestRef> table;
+  // Entries of generalized requests that MPI has freed, whose handles it may give again: its callback can neither
+  // free communicators nor allocate memory.
+  std::multimap<Word, RequestRef> freed;
 };
 
 Requests& requests() {
@@ -31,66 +28,67 @@ Requests& requests() {
   return *one;
 }
 
-}  // namespace
+RequestRef find_locked(Word handle) {
+  auto found = requests().table.find(handle);
+  return found == requests().table.end() ? nullptr : found->second;
+}
 
-std::atomic<int> n_requests{0};
+// A place in the table, made before the request is: to take it needs no memory.
+using Place = std::map<Word, RequestRef>::node_type;
 
-std::shared_ptr<Prepared> prepared_of(Word handle) {
-  if (!any_requests()) return nullptr;
+Place make_place(RequestRef entry) {
+  std::map<Word, RequestRef> one{{0, std::move(entry)}};
+  return one.extract(one.begin());
+}
+
+// Takes a place; returns what is left of a request that had the handle before.
+RequestRef add(Place place, Word handle) {
+  place.key() = place.mapped()->handle = handle;
   std::lock_guard<std::mutex> lock(requests().mutex);
-  auto found = requests().prepared.find(handle);
-  return found == requests().prepared.end() ? nullptr : found->second;
+  auto added = requests().table.insert(std::move(place));
+  if (added.inserted) return n_requests++, nullptr;
+  added.position->second.swap(added.node.mapped());
+  return std::move(added.node.mapped());
 }
 
-bool has_record(Word handle) {
-  if (!recorder.on() || !any_requests()) return false;
+void remove(const RequestEntry& entry) {
   std::lock_guard<std::mutex> lock(requests().mutex);
-  return requests().records.count(handle) != 0;
+  if (find_locked(entry.handle).get() == &entry) n_requests -= int(requests().table.erase(entry.handle));
 }
 
-// A call has ended, or its request is no more.
-void close_record(Word handle, std::shared_ptr<PendingOperation> pending, int error) {
-  Record record;
-  {
-    std::lock_guard<std::mutex> lock(requests().mutex);
-    auto found = requests().records.find(handle);
-    if (found == requests().records.end()) return;
-    record = std::move(found->second);
-    requests().records.erase(found);
-    n_requests--;
-  }
-  record.end = engine::now();
-  if (error) record.error = error;
-  if (pending) record.outcome = pending->outcome();
-  recorder.add(std::move(record));
-}
+// -- generalized requests: what MPI asks always succeeds, and an error is the affair of waits. `state` is the
+// entry, which is in the table until MPI frees the request
 
-namespace {
-
-// -- generalized requests: what MPI asks always succeeds, and an error is the affair of waits
-
-// `state` is where the request's handle stands.
 int query(void* state, void* status) {
-  if (auto pending = pending_of(*static_cast<Word*>(state))) pending->tell(status);
+  static_cast<RequestEntry*>(state)->operation->tell(status);
   return 0;
 }
 
 int freed(void* state) {
-  auto handle = static_cast<Word*>(state);
   std::lock_guard<std::mutex> lock(requests().mutex);
-  auto found = requests().pending.find(*handle);
-  if (found != requests().pending.end()) {
-    requests().freed.insert(requests().pending.extract(found));
-    n_requests--;
-  }
-  delete handle;
+  requests().freed.insert(requests().table.extract(static_cast<RequestEntry*>(state)->handle));
+  n_requests--;
   return 0;
 }
 
 int cancel(void* state, int is_complete) {
-  auto pending = is_complete ? nullptr : pending_of(*static_cast<Word*>(state));
-  if (pending) pending->cancel();
+  if (!is_complete) static_cast<RequestEntry*>(state)->operation->cancel();
   return 0;
+}
+
+// Lets go of calls that have ended and whose requests MPI has freed, unless a wait is about to close the record.
+void drop_freed() {
+  std::multimap<Word, RequestRef> old;
+  {
+    std::lock_guard<std::mutex> lock(requests().mutex);
+    auto& all = requests().freed;
+    for (auto one = all.begin(); one != all.end();) {
+      const auto next = std::next(one);
+      if (one->second->operation->ended() && one->second.use_count() == 1) old.insert(all.extract(one));
+      one = next;
+    }
+  }
+  for (const auto& one : old) close_record(one.second, 0);
 }
 
 // -- stand-ins: receives of no bytes, for each of which one byte waits. Code that is not hooked gets an error
@@ -120,7 +118,46 @@ bool take_byte() {
   return found;
 }
 
+// Forgets a request that is about to be freed.
+void forget(const RequestRef& entry) {
+  close_record(entry, 0);
+  if (entry->operation) entry->operation->released = true;
+  if (!entry->persistent) return;
+  remove(*entry);
+  take_byte();
+  if (entry->persistent->started) free_request(entry->persistent->started);
+}
+
 }  // namespace
+
+std::atomic<int> n_requests{0};
+
+RequestRef find_request(Word handle) {
+  if (!any_requests()) return nullptr;
+  std::lock_guard<std::mutex> lock(requests().mutex);
+  return find_locked(handle);
+}
+
+std::shared_ptr<PendingOperation> pending_of(Word handle) {
+  const RequestRef entry = find_request(handle);
+  return entry ? entry->operation : nullptr;
+}
+
+std::vector<KnownRequest> find_requests(const char* array, size_t n) {
+  std::vector<KnownRequest> known;
+  std::lock_guard<std::mutex> lock(requests().mutex);
+  for (size_t i = 0; i < n; i++) {
+    const Word handle = library().handle_at(array + i * library().handle_nbytes());
+    KnownRequest one = {i, handle, find_locked(handle), nullptr, false};
+    if (one.entry && one.entry->persistent) {
+      one.persistent = one.entry->persistent;
+      one.handle = one.persistent->started;
+      one.entry = find_locked(one.handle);
+    }
+    if (one.persistent ? one.handle != 0 : one.entry != nullptr) known.push_back(std::move(one));
+  }
+  return known;
+}
 
 Word own_comm() {
   static std::mutex mutex;
@@ -131,24 +168,14 @@ Word own_comm() {
   return mirror = library().handle_of(made);
 }
 
-int start_request(const std::shared_ptr<PendingOperation>& pending, Word* request) {
-  std::map<Word, std::shared_ptr<PendingOperation>> place{{0, pending}};
-  std::multimap<Word, std::shared_ptr<PendingOperation>> old;
-  auto handle = std::make_unique<Word>(0);
-  if (int error =
-          grequest_start.call(&query, &freed, &cancel, static_cast<void*>(handle.get()), handle.get()))
-    return error;
-  auto entry = place.extract(place.begin());
-  *request = *handle = entry.key() = library().handle_of(*handle);
-  handle.release();  // which `freed` deletes
-  std::lock_guard<std::mutex> lock(requests().mutex);
-  requests().pending.insert(std::move(entry));
-  n_requests++;
-  for (auto one = requests().freed.begin(); one != requests().freed.end();) {
-    const auto next = std::next(one);
-    if (one->second->ended()) old.insert(requests().freed.extract(one));
-    one = next;
-  }
+int start_request(const std::shared_ptr<PendingOperation>& operation, Word* request) {
+  drop_freed();
+  auto entry = std::make_shared<RequestEntry>();
+  entry->operation = operation;
+  Place place = make_place(entry);
+  void* const state = entry.get();
+  if (int error = grequest_start.call(&query, &freed, &cancel, state, &entry->handle)) return error;
+  add(std::move(place), *request = library().handle_of(entry->handle));
   return 0;
 }
 
@@ -158,63 +185,56 @@ void free_request(Word request) {
   request_free.call(&place);
 }
 
-std::shared_ptr<PendingOperation> pending_of(Word request) {
-  if (!any_requests()) return nullptr;
-  std::lock_guard<std::mutex> lock(requests().mutex);
-  auto found = requests().pending.find(request);
-  return found == requests().pending.end() ? nullptr : found->second;
-}
-
-void keep_record(Word request, Record record) {
-  std::lock_guard<std::mutex> lock(requests().mutex);
-  n_requests += requests().records.insert_or_assign(request, std::move(record)).second;
+void keep_record(Word handle, Record record) {
+  if (const RequestRef known = find_request(handle); known && known->operation) {
+    std::lock_guard<std::mutex> lock(requests().mutex);
+    known->record = std::move(record);
+    return;
+  }
+  auto entry = std::make_shared<RequestEntry>();
+  entry->record = std::move(record);
+  // MPI may give requests that are complete at once a handle in common.
+  if (const RequestRef old = add(make_place(std::move(entry)), handle)) close_record(old, 0);
 }
 
 std::vector<Record> take_open_records() {
+  std::vector<Record> records;
+  auto take = [&records](const auto& entries) {
+    for (const auto& one : entries) {
+      std::optional<Record>& record = one.second->record;
+      if (record) records.push_back(std::move(*record));
+      record.reset();
+    }
+  };
   std::lock_guard<std::mutex> lock(requests().mutex);
-  std::vector<Record> all;
-  for (auto& [handle, record] : requests().records) all.push_back(std::move(record));
-  n_requests -= int(all.size());
-  requests().records.clear();
-  return all;
+  take(requests().table);
+  take(requests().freed);
+  return records;
+}
+
+void close_record(const RequestRef& entry, int error, std::shared_ptr<const Outcome> outcome) {
+  if (entry->operation && !recorder.on()) return;
+  std::optional<Record> record;
+  {
+    std::lock_guard<std::mutex> lock(requests().mutex);
+    record.swap(entry->record);
+  }
+  if (!entry->operation && !entry->persistent) remove(*entry);
+  if (!record) return;
+  record->end = engine::now();
+  if (error) record->error = error;
+  if (outcome) record->outcome = std::move(outcome);
+  recorder.add(std::move(*record));
 }
 
 int keep(std::shared_ptr<Prepared> prepared, Word* handle) {
-  std::map<Word, std::shared_ptr<Prepared>> place{{0, std::move(prepared)}};
-  auto entry = place.extract(place.begin());
+  auto entry = std::make_shared<RequestEntry>();
+  entry->persistent = std::move(prepared);
+  Place place = make_place(std::move(entry));
   if (int error = make_stand_in(handle)) return error;
-  entry.key() = *handle;
-  std::lock_guard<std::mutex> lock(requests().mutex);
-  requests().prepared.insert(std::move(entry));
-  n_requests++;
+  add(std::move(place), *handle);
   return 0;
 }
-
-namespace {
-
-// Forgets a request that is about to be freed. Nothing of it needs memory but a record.
-void forget(Word handle) {
-  if (has_record(handle)) close_record(handle, nullptr, 0);
-  if (auto pending = pending_of(handle)) pending->released = true;
-  std::shared_ptr<Prepared> found = prepared_of(handle);
-  if (!found) return;
-  {
-    std::lock_guard<std::mutex> lock(requests().mutex);
-    n_requests -= int(requests().prepared.erase(handle));
-  }
-  take_byte();
-  if (found->started) free_request(found->started);
-}
-
-// Starts a prepared call; false of any other request.
-bool start(const void* place, int* error) {
-  auto prepared = prepared_of(library().handle_at(place));
-  if (!prepared) return false;
-  *error = guarded(library().comm_world, [&] { return prepared->start(&prepared->started); });
-  return true;
-}
-
-}  // namespace
 
 // Seconds for which what the program has freed may take at the end.
 constexpr double freed_seconds = 60;
@@ -223,8 +243,9 @@ void end_requests(double seconds) {
   std::vector<std::shared_ptr<PendingOperation>> all, freed;
   {
     std::lock_guard<std::mutex> lock(requests().mutex);
-    for (auto& [handle, pending] : requests().freed) freed.push_back(pending);
-    for (auto& [handle, pending] : requests().pending) (pending->released ? freed : all).push_back(pending);
+    for (auto& [handle, entry] : requests().freed) freed.push_back(entry->operation);
+    for (auto& [handle, entry] : requests().table)
+      if (entry->operation) (entry->operation->released ? freed : all).push_back(entry->operation);
   }
   // Of these MPI would wait for the receivers.
   for (auto& pending : freed) pending->join(freed_seconds);
@@ -242,21 +263,21 @@ using namespace compcoll::layer;
 
 // -- starts, and the end
 
-C_FUNCTION(Start, (Word request)) {
-  int error = 0;
-  if (any_requests() && start(reinterpret_cast<void*>(request), &error)) return error;
-  return next_Start(request);
+C_FUNCTION(Start, (void* request)) {
+  const RequestRef entry = find_request(library().handle_at(request));
+  if (!entry || !entry->persistent) return next_Start(request);
+  return guarded(library().comm_world, [&] { return entry->persistent->start(&entry->persistent->started); });
 }
 
 C_FUNCTION(Startall, (Word n, char* given)) {
   int error = 0;
   if (!any_requests()) return next_Startall(n, given);
   for (int i = 0; i < int32_t(n) && !error; i++)
-    error = layer_MPI_Start(reinterpret_cast<Word>(given + size_t(i) * library().handle_nbytes()));
+    error = layer_MPI_Start(given + size_t(i) * library().handle_nbytes());
   return error;
 }
 
 C_FUNCTION(Request_free, (void* request)) {
-  forget(library().handle_at(request));
+  if (const RequestRef entry = find_request(library().handle_at(request))) forget(entry);
   return next_Request_free(request);
 }

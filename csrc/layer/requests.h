@@ -1,33 +1,14 @@
-// Requests of calls that the engine carries out: generalized ones of those under way, and persistent ones,
-// for which a receive stands that nobody but the layer can start.
+// Requests of which the layer knows something, in one table by their handles.
 #pragma once
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "pending_operation.h"
 
 namespace compcoll {
 namespace layer {
-
-// Starts a generalized request for what is under way; MPI's code.
-int start_request(const std::shared_ptr<PendingOperation>& pending, Word* request);
-
-void free_request(Word request);
-
-// How many requests there are whose calls, or records, are the layer's.
-extern COMPCOLL_INTERNAL std::atomic<int> n_requests;
-inline bool any_requests() { return n_requests.load(std::memory_order_relaxed) != 0; }
-
-// What is under way behind a request, null of others.
-std::shared_ptr<PendingOperation> pending_of(Word request);
-
-// Keeps the record of a call until its request is seen to be complete; and what is kept.
-void keep_record(Word request, Record record);
-std::vector<Record> take_open_records();
-bool has_record(Word request);
-// A call has ended, or its request is no more.
-void close_record(Word request, std::shared_ptr<PendingOperation> pending, int error);
 
 // A call that is prepared once, and started any number of times.
 class Prepared {
@@ -38,8 +19,45 @@ class Prepared {
   Word started = 0;  // the request of the call under way
 };
 
-// The prepared call of a request, null of others.
-std::shared_ptr<Prepared> prepared_of(Word request);
+// A generalized request of a call that the engine carries out, the stand-in of a persistent call, or a request of
+// MPI's whose call is recorded. Nothing but the record changes, with the table's lock.
+struct RequestEntry {
+  Word handle = 0;
+  std::shared_ptr<PendingOperation> operation;
+  std::shared_ptr<Prepared> persistent;
+  std::optional<Record> record;  // until the program has seen the end of the call
+};
+using RequestRef = std::shared_ptr<RequestEntry>;
+
+// How many requests are in the table.
+extern COMPCOLL_INTERNAL std::atomic<int> n_requests;
+inline bool any_requests() { return n_requests.load(std::memory_order_relaxed) != 0; }
+
+// What is known of a request, and the call under way behind it; null of others.
+RequestRef find_request(Word handle);
+std::shared_ptr<PendingOperation> pending_of(Word handle);
+
+// A request of an array, with the entry of the call under way, whose handle MPI is given.
+struct KnownRequest {
+  size_t index;
+  Word handle;
+  RequestRef entry;  // null of a started call of MPI's
+  std::shared_ptr<Prepared> persistent;  // that has started it
+  bool is_complete;
+};
+// The requests of an array of which something is known, but for persistent ones that are not started.
+std::vector<KnownRequest> find_requests(const char* array, size_t n);
+
+// Starts a generalized request for what is under way; MPI's code.
+int start_request(const std::shared_ptr<PendingOperation>& operation, Word* request);
+
+void free_request(Word request);
+
+// Keeps the record of a call until its request is seen to be complete; and what is kept.
+void keep_record(Word request, Record record);
+std::vector<Record> take_open_records();
+// A call has ended, or its request is no more.
+void close_record(const RequestRef& entry, int error, std::shared_ptr<const Outcome> outcome = nullptr);
 
 // The handle that a program gets of a prepared call; MPI's code.
 int keep(std::shared_ptr<Prepared> prepared, Word* handle);

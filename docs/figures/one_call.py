@@ -38,7 +38,7 @@ BOXES = {
     "recv": (8.7, 1.35, 2.6, 0.9, "MPI_Irecv, MPI_Test", "csrc/engine/mpi.cpp"),
     "decode": (8.7, 2.75, 2.6, 0.9, "verify, decode into the buffer", "csrc/engine/coding.cpp"),
     "report": (8.7, 6.7, 2.6, 0.8, "comm.report", "csrc/layer/report.cpp"),
-    "waits": (8.7, 7.85, 2.6, 0.8, "waits, tests, statuses", "csrc/layer/waits.cpp"),
+    "waits": (8.7, 7.85, 2.6, 0.8, "waits, tests, statuses", "csrc/layer/wait.cpp"),
     "done": (8.7, 10.35, 2.6, 0.6, "the call is complete", ""),
 }
 ARROWS = [
