@@ -72,8 +72,6 @@ void put(Word handle, Comm* comm) {
   put_into(*now, handle, comm);
 }
 
-int copy_nothing(Word, int, void*, void*, void*, int* flag) { return *flag = 0; }
-
 // MPI frees a communicator, in any thread, and perhaps where there is no Python any more.
 int ended(Word, int, void* value, void*) {
   Registry& all = registry();
@@ -102,7 +100,7 @@ template <int (*on_delete)(Word, int, void*, void*)>
 int keyval() {
   static const int key = [] {
     int made = 0;
-    comm_create_keyval.call(&copy_nothing, on_delete, &made, static_cast<void*>(nullptr));
+    comm_create_keyval.call(&copy_no_attribute, on_delete, &made, static_cast<void*>(nullptr));
     return made;
   }();
   return key;

@@ -192,8 +192,6 @@ void end_interpreter() {
 
 namespace {
 
-int copy_nothing(Word, int, void*, void*, void*, int* flag) { return *flag = 0; }
-
 int mpi_ends(Word, int, void*, void*) {
   end_layer();
   return 0;
@@ -206,7 +204,7 @@ void watch_end() {
   static const bool watched = [] {
     int key = 0;
     void* const nothing = nullptr;
-    return !create.call(&copy_nothing, &mpi_ends, &key, nothing) &&
+    return !create.call(&copy_no_attribute, &mpi_ends, &key, nothing) &&
            !set.call(library().comm_self, key, nothing);
   }();
   (void)watched;

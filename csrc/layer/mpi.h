@@ -167,5 +167,8 @@ class Own {
   void* found_ = nullptr;
 };
 
+// MPI's callback of an attribute that duplicates of an object do not get.
+int copy_no_attribute(Word handle, int keyval, void* state, void* value, void* copy, int* flag);
+
 }  // namespace layer
 }  // namespace compcoll

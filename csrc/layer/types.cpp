@@ -1,13 +1,10 @@
 #include "types.h"
 
 #include <algorithm>
-#include <map>
-#include <string>
 #include <atomic>
+#include <map>
 #include <mutex>
-
-#include "abi.h"
-#include "cpu/table.h"
+#include <string>
 
 namespace compcoll {
 namespace layer {
@@ -15,9 +12,6 @@ namespace layer {
 Predefined predefined[n_predefined];
 
 namespace {
-
-using engine::Layout;
-using engine::LayoutRef;
 
 Own type_size("PMPI_Type_size"), type_size_c("PMPI_Type_size_c"), type_size_x("PMPI_Type_size_x"),
     type_get_name("PMPI_Type_get_name"), type_get_attr("PMPI_Type_get_attr"),
@@ -29,94 +23,6 @@ Own type_size("PMPI_Type_size"), type_size_c("PMPI_Type_size_c"), type_size_x("P
 
 std::atomic<uint64_t> n_types{0};
 
-// -- layouts put together from smaller ones, in as few loops as they need
-
-const Piece empty = {0, engine::run_layout(0)};
-
-bool same(const Layout& a, const Layout& b) {
-  if (&a == &b) return true;
-  if (a.kind != b.kind || a.nbytes != b.nbytes) return false;
-  return a.kind == Layout::RUN ||
-         (a.kind == Layout::LOOP && a.stride == b.stride && same(*a.children[0], *b.children[0]));
-}
-
-Piece contiguous(uint64_t nbytes) { return {0, engine::run_layout(nbytes)}; }
-
-}  // namespace
-
-Piece repeated(int64_t count, int64_t stride, const Piece& piece) {
-  if (count <= 0 || !piece.nbytes()) return empty;
-  if (count == 1) return piece;
-  const Layout& layout = *piece.layout;
-  if (piece.is_run() && stride == int64_t(layout.nbytes))
-    return {piece.offset, engine::run_layout(uint64_t(count * stride))};
-  if (layout.kind == Layout::LOOP && stride == int64_t(layout.count) * layout.stride) {
-    uint64_t all = uint64_t(count) * layout.count;
-    return {piece.offset, engine::loop_layout(all, layout.stride, layout.children[0])};
-  }
-  return {piece.offset, engine::loop_layout(uint64_t(count), stride, piece.layout)};
-}
-
-namespace {
-
-// Whether offsets are all the same distance apart.
-bool even(const std::vector<int64_t>& offsets) {
-  for (size_t i = 2; i < offsets.size(); i++)
-    if (offsets[i] - offsets[i - 1] != offsets[1] - offsets[0]) return false;
-  return true;
-}
-
-int64_t step_of(const std::vector<int64_t>& offsets) {
-  return offsets.size() > 1 ? offsets[1] - offsets[0] : 0;
-}
-
-std::vector<int64_t> from_first(std::vector<int64_t> offsets) {
-  const int64_t first = offsets[0];
-  for (int64_t& offset : offsets) offset -= first;
-  return offsets;
-}
-
-// Bytes side by side at each offset; what touches is one.
-Piece joined_runs(const std::vector<int64_t>& offsets, const std::vector<uint64_t>& nbytes) {
-  std::vector<int64_t> at;
-  std::vector<uint64_t> sizes;
-  for (size_t i = 0; i < offsets.size(); i++) {
-    if (!nbytes[i]) continue;
-    if (!at.empty() && offsets[i] == at.back() + int64_t(sizes.back())) {
-      sizes.back() += nbytes[i];
-    } else {
-      at.push_back(offsets[i]);
-      sizes.push_back(nbytes[i]);
-    }
-  }
-  if (at.empty()) return empty;
-  bool alike = std::all_of(sizes.begin(), sizes.end(), [&](uint64_t size) { return size == sizes[0]; });
-  if (alike && even(at))
-    return repeated(int64_t(at.size()), step_of(at), {at[0], engine::run_layout(sizes[0])});
-  const int64_t first = at[0];
-  return {first, engine::runs_layout(from_first(std::move(at)), sizes)};
-}
-
-// Pieces one behind the other in packed order, each at an offset of its own.
-Piece joined(const std::vector<int64_t>& offsets, const std::vector<Piece>& pieces) {
-  std::vector<int64_t> at;
-  std::vector<LayoutRef> layouts;
-  std::vector<uint64_t> sizes;
-  bool runs = true, alike = true;
-  for (size_t i = 0; i < pieces.size(); i++) {
-    if (!pieces[i].nbytes()) continue;
-    at.push_back(offsets[i] + pieces[i].offset);
-    layouts.push_back(pieces[i].layout);
-    sizes.push_back(pieces[i].nbytes());
-    runs = runs && pieces[i].is_run();
-    alike = alike && same(*layouts[0], *pieces[i].layout);
-  }
-  if (runs) return joined_runs(at, sizes);
-  if (alike && even(at)) return repeated(int64_t(at.size()), step_of(at), {at[0], layouts[0]});
-  const int64_t first = at[0];
-  return {first, engine::parts_layout(from_first(std::move(at)), layouts)};
-}
-
 // -- derived datatypes
 
 // A datatype's basic type, its bytes and the shape of its elements.
@@ -124,7 +30,7 @@ struct Parts {
   uint32_t element = 0;
   bool any = false;    // whether it has a basic type at all
   bool known = true;
-  Piece piece = empty;
+  Piece piece = contiguous(0);
   bool shaped = true;
   std::vector<uint64_t> shape;
 };
@@ -241,7 +147,7 @@ Parts of_blocks(const Parts& old, int64_t extent, const std::vector<int64_t>& le
     bool again = i && lengths[i] == lengths[i - 1];
     pieces.push_back(again ? pieces.back() : repeated(lengths[i], extent, old.piece));
   }
-  parts.piece = pieces.empty() ? empty : joined(at, pieces);
+  parts.piece = pieces.empty() ? contiguous(0) : joined(at, pieces);
   return parts;
 }
 
@@ -258,7 +164,7 @@ Parts of_struct(const Contents& made) {
     pieces.push_back(repeated(length, extent_of(made.types[i]), one.piece));
     if (length > 0 && one.piece.nbytes()) add_basics(&parts, one);
   }
-  parts.piece = pieces.empty() ? empty : joined(at, pieces);
+  parts.piece = pieces.empty() ? contiguous(0) : joined(at, pieces);
   return parts;
 }
 
@@ -317,7 +223,7 @@ Parts of_darray(const Contents& made, const Parts& old, int64_t extent) {
       pieces.push_back(repeated(counts[b], extent, parts.piece));
       all += counts[b];
     }
-    parts = of_shape(parts, {all}, pieces.empty() ? empty : joined(firsts, pieces));
+    parts = of_shape(parts, {all}, pieces.empty() ? contiguous(0) : joined(firsts, pieces));
     extent *= sizes[i];
   }
   return parts;
@@ -417,8 +323,6 @@ Parts taken_apart(Word handle) {
 
 // -- what a datatype keeps
 
-int copy_nothing(Word, int, void*, void*, void*, int* flag) { return *flag = 0; }
-
 int drop(Word, int, void* value, void*) {
   delete static_cast<const Type*>(value);
   return 0;
@@ -427,7 +331,7 @@ int drop(Word, int, void* value, void*) {
 int keyval() {
   static const int key = [] {
     int made = 0;
-    type_create_keyval.call(&copy_nothing, &drop, &made, static_cast<void*>(nullptr));
+    type_create_keyval.call(&copy_no_attribute, &drop, &made, static_cast<void*>(nullptr));
     return made;
   }();
   return key;
@@ -474,8 +378,6 @@ const Type* attach(Word handle, Type* type) {
 
 }  // namespace
 
-Piece Type::many(int64_t count) const { return repeated(count, extent, piece); }
-
 void add_predefined(Word handle, uint64_t nbytes, uint32_t element, bool summable) {
   handle = library().handle_of(handle);
   Predefined& entry = predefined_at(handle);
@@ -509,32 +411,6 @@ uint64_t nbytes_of_derived(Word handle) {
   return handle == library().type_null || of.call(handle, &size) || size < 0 ? 0 : uint64_t(size);
 }
 
-namespace {
-
-// As MPI calls it: each sum is rounded once.
-template <uint32_t element>
-void add_halves(const void* theirs, void* ours, const int* n, const void*) {
-  const Level& level = **levels();
-  constexpr uint64_t most = 1024;
-  float sums[most];
-  for (uint64_t first = 0; first < uint64_t(*n); first += most) {
-    const uint64_t some = std::min(most, uint64_t(*n) - first);
-    char* mine = static_cast<char*>(ours) + 2 * first;
-    level.convert(element, FLOAT32, mine, sums, some);
-    level.accumulate(element, FLOAT32, static_cast<const char*>(theirs) + 2 * first, sums, some);
-    level.convert(FLOAT32, element, sums, mine, some);
-  }
-}
-
-}  // namespace
-
-Word sum_of_halves(uint32_t element) {
-  static Own op_create("PMPI_Op_create");
-  Word made = 0;
-  const auto add = element == FLOAT16 ? &add_halves<FLOAT16> : &add_halves<BFLOAT16>;
-  return op_create.call(add, 1, &made) ? 0 : library().handle_of(made);
-}
-
 bool take_for(Word handle, uint32_t element, Word sum, bool summable) {
   handle = library().handle_of(handle);
   Type* type = flattened(handle);
@@ -543,10 +419,6 @@ bool take_for(Word handle, uint32_t element, Word sum, bool summable) {
   if (!attach(handle, type)) return false;
   taken()[name_of(handle)] = type;
   return true;
-}
-
-uint32_t real_of(uint32_t element) {
-  return element == COMPLEX64 ? uint32_t(FLOAT32) : element == COMPLEX128 ? uint32_t(FLOAT64) : element;
 }
 
 }  // namespace layer

@@ -5,23 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/layout.h"
+#include "abi.h"
 #include "mpi.h"
+#include "pieces.h"
 
 namespace compcoll {
 namespace layer {
-
-// A layout, and where its first byte lies, from the start of what it is a part of.
-struct Piece {
-  int64_t offset = 0;
-  engine::LayoutRef layout;
-
-  uint64_t nbytes() const { return layout->nbytes; }
-  bool is_run() const { return layout->kind == engine::Layout::RUN; }
-};
-
-// A piece so many times, `stride` bytes apart.
-Piece repeated(int64_t count, int64_t stride, const Piece& piece);
 
 // Why calls of a datatype without an element, or with bytes in unknown places, go to MPI.
 constexpr char unknown_type[] = "the datatype has several basic types, or one that no codec takes";
@@ -43,7 +32,7 @@ struct Type {
   std::vector<uint64_t> shape;  // along each dimension of more than one, the last one the fastest
 
   // So many entries.
-  Piece many(int64_t count) const;
+  Piece many(int64_t count) const { return repeated(count, extent, piece); }
 };
 
 // Tells of a predefined datatype; before any is asked for.
@@ -83,7 +72,9 @@ Word sum_of_halves(uint32_t element);
 bool take_for(Word handle, uint32_t element, Word sum, bool summable);
 
 // The code of the real type of a complex one; others are theirs.
-uint32_t real_of(uint32_t element);
+inline uint32_t real_of(uint32_t element) {
+  return element == COMPLEX64 ? uint32_t(FLOAT32) : element == COMPLEX128 ? uint32_t(FLOAT64) : element;
+}
 
 }  // namespace layer
 }  // namespace compcoll
