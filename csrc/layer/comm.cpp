@@ -13,8 +13,6 @@
 namespace compcoll {
 namespace layer {
 
-std::atomic<Table*> table{new Table(256)};
-
 namespace {
 
 Own comm_dup("PMPI_Comm_dup"), comm_free("PMPI_Comm_free"), comm_size("PMPI_Comm_size"),
@@ -24,27 +22,6 @@ Own comm_dup("PMPI_Comm_dup"), comm_free("PMPI_Comm_free"), comm_size("PMPI_Comm
     comm_delete_attr("PMPI_Comm_delete_attr"), comm_create_keyval("PMPI_Comm_create_keyval"),
     comm_test_inter("PMPI_Comm_test_inter"), group_translate("PMPI_Group_translate_ranks"),
     group_free("PMPI_Group_free"), bcast("PMPI_Bcast"), allreduce("PMPI_Allreduce"), isend("PMPI_Isend");
-
-// -- handles
-
-void put_into(Table& table, Word handle, Comm* comm) {
-  Table::Slot& slot = table.slots[table.place_of(handle)];
-  table.used += !slot.handle.load();
-  slot.comm.store(comm, std::memory_order_release);
-  slot.handle.store(handle, std::memory_order_release);
-}
-
-// A place that nobody passes by on the way to another one is empty again.
-void remove_from(Table& table, Word handle) {
-  size_t i = table.place_of(handle);
-  auto at = [&table](size_t i) -> Table::Slot& { return table.slots[i & table.mask]; };
-  at(i).comm.store(nullptr);
-  while (!at(i + 1).handle.load() && at(i).handle.load() && !at(i).comm.load()) {
-    at(i).handle.store(0);
-    table.used--;
-    i = (i - 1) & table.mask;
-  }
-}
 
 struct Registry {
   std::mutex mutex;
@@ -59,26 +36,13 @@ Registry& registry() {
   return *one;
 }
 
-// With the registry's lock.
-void put(Word handle, Comm* comm) {
-  Table* now = table.load();
-  if (2 * (now->used + 1) > now->slots.size()) {
-    auto larger = new Table(2 * now->slots.size());  // others may still read the old one, which stays
-    for (Table::Slot& slot : now->slots)
-      if (Comm* there = slot.comm) put_into(*larger, slot.handle, there);
-    table.store(larger);
-    now = larger;
-  }
-  put_into(*now, handle, comm);
-}
-
 // MPI frees a communicator, in any thread, and perhaps where there is no Python any more.
 int ended(Word, int, void* value, void*) {
   Registry& all = registry();
   std::lock_guard<std::mutex> lock(all.mutex);
   auto found = all.comms.find(reinterpret_cast<uint64_t>(value));
   if (found == all.comms.end()) return 0;
-  remove_from(*table.load(), found->second->handle);
+  comm_table.load()->remove(found->second->handle);
   found->second->gone = true;
   for (auto& [address, handle] : all.objects)
     if (handle == found->second->handle) library().put_handle(library().comm_null, address), handle = 0;
@@ -268,7 +232,7 @@ Comm* add(std::shared_ptr<Comm> comm) {
   {
     std::lock_guard<std::mutex> lock(registry().mutex);
     registry().comms[number] = comm;
-    put(handle, comm.get());
+    put_into_table(handle, comm.get());
   }
   if (comm_set_attr.call(handle, keyval<ended>(), reinterpret_cast<void*>(number))) {
     ended(handle, 0, reinterpret_cast<void*>(number), nullptr);

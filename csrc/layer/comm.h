@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "comm_table.h"
 #include "mpi.h"
 #include "python.h"
 #include "report.h"
@@ -132,35 +133,13 @@ void look_at_all();
 void forget_calls();  // of all communicators, as they are to be decided on anew
 void set_limits();  // of all communicators, where what they depend on has changed
 
-// Handles of marked communicators: an open hash table, which is read without a lock.
-struct Table {
-  struct Slot {
-    std::atomic<Word> handle{0};
-    std::atomic<Comm*> comm{nullptr};
-  };
-  explicit Table(size_t size) : slots(size), mask(size - 1) {}
-  COMPCOLL_INLINE size_t place_of(Word handle) const {
-    for (size_t i = (handle ^ handle >> 16) * 0x9e3779b97f4a7c15 >> 32;; i++) {
-      const Word there = slots[i & mask].handle.load(std::memory_order_acquire);
-      if (there == handle || !there) return i & mask;
-    }
-  }
-  COMPCOLL_INLINE Comm* look_up(Word handle) const {
-    return slots[place_of(handle)].comm.load(std::memory_order_acquire);
-  }
-  std::vector<Slot> slots;
-  const size_t mask;
-  size_t used = 0;
-};
-extern COMPCOLL_INTERNAL std::atomic<Table*> table;
-
 // A communicator's name.
 std::string name_of(Word handle);
 
 // The marked communicator of a handle; null of others.
 Comm* find(Word handle);
 COMPCOLL_INLINE Comm* look_up(Word handle) {
-  return table.load(std::memory_order_acquire)->look_up(library().handle_of(handle));
+  return comm_table.load(std::memory_order_acquire)->look_up(library().handle_of(handle));
 }
 std::shared_ptr<Comm> find_by(uint64_t number);
 // The communicators with nonblocking receives that MPI may carry out.
