@@ -173,78 +173,93 @@ int Copies::wait(bool alone) {
 
 // -- calls of MPI on copies
 
+namespace {
+
+// Bytes of a buffer on a GPU, as offsets from its address, and whether they are copied to the host and back.
+struct Span {
+  int64_t first, end;
+  bool taken, given;
+};
+
+// The blocks that MPI looks at.
+std::vector<Block> blocks_of_mpi(const CollectiveCall& call, SideName name) {
+  const BufferArgument& side = call.buffers[name];
+  const int n = !side.many ? 1 : call.op.neighbours ? neighbours_of(call.comm.handle, name) : call.comm.size;
+  std::vector<Block> blocks;
+  for (int i = 0; side.given && i < n; i++) blocks.push_back(call.block(name, i));
+  return blocks;
+}
+
+// The bytes over which a block stretches; `in_parts`: those of its bytes alone come back.
+Span span_of(const CollectiveCall& call, const Block& block, SideName list, bool has_gaps, bool in_parts) {
+  const Operation& op = call.op;
+  const int64_t lower =
+      block.displ + std::min<int64_t>(0, (block.entries - 1) * block.type->extent) + block.type->lower;
+  const int64_t stretch = std::abs(block.type->extent) * (block.entries - 1) + block.type->length;
+  const bool in_place = op.send.buf >= 0 && call.words[op.send.buf] == library().in_place;
+  const bool sends = list == send_side || op.one_buffer() || in_place;
+  // Neighbours that are none send nothing, and nobody sends to the first rank of an Exscan.
+  const bool may_stay = op.neighbours || std::string_view(op.name) == "Exscan";
+  return {lower, lower + stretch, sends || may_stay || (has_gaps && !in_parts),
+          list == recv_side && !in_parts};
+}
+
+// Adds the spans that are wanted, in their order, to what is copied between a buffer on a GPU and memory of the
+// host, where the byte at `first` is the first one; what touches or overlaps is one range.
+void add_spans(const std::vector<Span>& spans, bool Span::* wanted, Word buffer, uint8_t* memory,
+               int64_t first, int gpu, Copies* copies) {
+  bool any = false;
+  for (const Span& span : spans) {
+    if (!(span.*wanted)) continue;
+    const Word device = buffer + Word(span.first), stop = device + Word(span.end - span.first);
+    if (any && device <= copies->ranges.back().on_device + copies->ranges.back().nbytes) {
+      uint64_t& nbytes = copies->ranges.back().nbytes;
+      nbytes = std::max(nbytes, stop - copies->ranges.back().on_device);
+    } else {
+      copies->ranges.push_back({device, memory + (span.first - first), stop - device, gpu});
+    }
+    any = true;
+  }
+}
+
+}  // namespace
+
 Staged::Staged(const CollectiveCall& call, const std::vector<uint8_t>& sent,
                const std::vector<uint8_t>& received)
     : words_(call.words, call.words + call.n_words) {
   const Operation& op = call.op;
   std::vector<Block> blocks[2];
-  if (op.reduction >= 0) {
-    call.blocks(&blocks[send_side], &blocks[recv_side]);
-  } else {
-    for (SideName name : {send_side, recv_side}) {
-      const BufferArgument& side = call.buffers[name];
-      const int n = !side.many ? 1 : op.neighbours ? neighbours_of(call.comm.handle, name) : call.comm.size;
-      for (int i = 0; side.given && i < n; i++) blocks[name].push_back(call.block(name, i));
-    }
-  }
+  if (op.reduction >= 0) call.blocks(&blocks[send_side], &blocks[recv_side]);
+  else
+    for (SideName name : {send_side, recv_side}) blocks[name] = blocks_of_mpi(call, name);
   const std::vector<uint8_t>* gone[] = {&sent, &received};
-  struct Span {
-    int64_t first, end;
-    bool taken, given;
-  };
   std::vector<Span> spans[2];
   std::vector<BlockMemory> parts[2];  // received with gaps between their bytes
-  for (int list : {send_side, recv_side}) {
+  for (SideName list : {send_side, recv_side}) {
     for (size_t i = 0; i < blocks[list].size(); i++) {
       const Block& block = blocks[list][i];
-      const BlockMemory room = memory_of(block);
-      if (!room.any || call.gpus[block.side] == engine::NO_GPU ||
-          (i < gone[list]->size() && (*gone[list])[i]))
-        continue;
-      const int64_t lower =
-          block.displ + std::min<int64_t>(0, (block.entries - 1) * block.type->extent) + block.type->lower;
-      const int64_t stretch = std::abs(block.type->extent) * (block.entries - 1) + block.type->length;
-      const bool in_place = op.send.buf >= 0 && call.words[op.send.buf] == library().in_place;
-      const bool sends = list == send_side || op.one_buffer() || in_place;
-      // Neighbours that are none send nothing, and nobody sends to the first rank of an Exscan.
-      const bool may_stay = op.neighbours || std::string_view(op.name) == "Exscan";
-      const bool in_parts = room.layout && block.type->known;
-      spans[block.side].push_back({lower, lower + stretch, sends || may_stay || (room.layout && !in_parts),
-                                   list == recv_side && !in_parts});
-      if (list == recv_side && in_parts) parts[block.side].push_back(room);
+      const BlockMemory memory = memory_of(block);
+      const bool is_gone = i < gone[list]->size() && (*gone[list])[i];
+      if (!memory.any || call.gpus[block.side] == engine::NO_GPU || is_gone) continue;
+      const bool in_parts = memory.layout && block.type->known;
+      spans[block.side].push_back(span_of(call, block, list, bool(memory.layout), in_parts));
+      if (list == recv_side && in_parts) parts[block.side].push_back(memory);
     }
   }
   for (SideName side : {send_side, recv_side}) {
     if (spans[side].empty()) continue;
-    const int at = side == send_side ? op.send.buf : op.recv.buf;
+    const int at = side == send_side ? op.send.buf : op.recv.buf, gpu = call.gpus[side];
     int64_t first = spans[side][0].first, end = spans[side][0].end;
     for (const Span& span : spans[side]) first = std::min(first, span.first), end = std::max(end, span.end);
-    const auto nbytes = uint64_t(end - first);
-    engine::Gpu::of(call.gpus[side]);  // in whose context pinned memory is allocated
-    memory_[side] = engine::pinned().get(nbytes);
+    engine::Gpu::of(gpu);  // in whose context pinned memory is allocated
+    memory_[side] = engine::pinned().get(uint64_t(end - first));
     words_[size_t(at)] = reinterpret_cast<Word>(memory_[side]) - Word(first);
     std::sort(spans[side].begin(), spans[side].end(),
               [](const Span& a, const Span& b) { return a.first < b.first; });
-    auto add = [&](Copies* copy, bool Span::* wanted) {
-      const Span* last = nullptr;
-      for (const Span& span : spans[side]) {
-        if (!(span.*wanted)) continue;
-        const Word device = call.words[at] + Word(span.first), stop = device + Word(span.end - span.first);
-        if (last && device <= copy->ranges.back().on_device + copy->ranges.back().nbytes) {
-          uint64_t& nbytes = copy->ranges.back().nbytes;
-          nbytes = std::max(nbytes, stop - copy->ranges.back().on_device);
-        } else {
-          copy->ranges.push_back(
-              {device, memory_[side] + (span.first - first), stop - device, call.gpus[side]});
-        }
-        last = &span;
-      }
-    };
-    add(&taken_, &Span::taken);
-    add(&given_, &Span::given);
-    for (const BlockMemory& room : parts[side])
-      given_.add(*room.layout, room.offset, 0, room.nbytes, call.words[at], memory_[side] - first,
-                 call.gpus[side]);
+    add_spans(spans[side], &Span::taken, call.words[at], memory_[side], first, gpu, &taken_);
+    add_spans(spans[side], &Span::given, call.words[at], memory_[side], first, gpu, &given_);
+    for (const BlockMemory& part : parts[side])
+      given_.add(*part.layout, part.offset, 0, part.nbytes, call.words[at], memory_[side] - first, gpu);
   }
 }
 
