@@ -132,27 +132,19 @@ int CollectiveOperation::conclude() {
   outcome->name = name, outcome->accelerated = !runs_.empty();
   outcome->seconds = end_seconds_ - began;
   outcome->base_nbytes = last_ ? last_->nbytes() : 0;
-  uint64_t fallbacks = 0;
   for (size_t i = 0; i < runs_.size(); i++) {
     const engine::Run& run = *runs_[i];
     if (i) add(&outcome->stats, run.stats());
     else outcome->stats = run.stats();
     outcome->way = plan->schedules[i].way;
-    fallbacks += run.stats().fallbacks;
     const KeptRef& kept = plan->schedules[i].kept;
     if (!error && !poisoned_ && run.error()) error = code_of(run.error(), kept->number());
   }
   if (poisoned_) error = poisoned_;
-  if (outcome->accelerated) {
-    comm->accelerated++;
-    totals[name].accelerated++;
-    totals[name].raw_nbytes += outcome->stats.raw_nbytes;
-    totals[name].wire_nbytes += outcome->stats.wire_nbytes;
-  }
   if (plan->count) plan->count->add(outcome->seconds, outcome->stats.raw_nbytes, outcome->stats.wire_nbytes);
-  if (!error && comm->settings.strict && fallbacks)
-    error = fallback_error(operations[name].name, fallbacks, outcome->way->codec);
-  comm->last.note(outcome);
+  if (!error && comm->settings.strict && outcome->stats.fallbacks)
+    error = fallback_error(operations[name].name, outcome->stats.fallbacks, outcome->way->codec);
+  comm->add(outcome);
   outcome_ = std::move(outcome);
   runs_.clear();
   return error;

@@ -76,6 +76,9 @@ class Comm : public std::enable_shared_from_this<Comm> {
     set_limit();
   }
 
+  // Adds a call that has ended to the sums, and reports it as the last one; or one of MPI's, with the reason.
+  void add(std::shared_ptr<const Outcome> outcome);
+  void add_plain(int name, std::shared_ptr<const Way> reason);
   Last last;
   std::atomic<uint64_t> accelerated{0};
 

@@ -89,15 +89,9 @@ bool is_sound(const Message& m) {
 // What is received into less room goes to MPI: any first message is longer.
 uint64_t least_room(const Comm& comm) { return std::min(comm.settings.min_nbytes, least_first); }
 
-void note(const Message& m, std::shared_ptr<const Way> way) {
-  auto outcome = std::make_shared<Outcome>();
-  outcome->name = m.row().op, outcome->way = std::move(way);
-  m.comm->last.note(std::move(outcome));
-}
-
 // MPI sends a message for this reason, or `strict` refuses that.
 void decline(const Message& m, const char* reason, int* error) {
-  if (!m.comm->settings.strict) return note(m, because(reason));
+  if (!m.comm->settings.strict) return m.comm->add_plain(m.row().op, because(reason));
   *error =
       failed(m, code_of(FALLBACK, std::string(text_of(m.row().op)) + " would be left to MPI: " + reason));
 }
@@ -110,7 +104,7 @@ std::shared_ptr<const MessageChunks> chunks_of(const Message& m, const Buffer& b
     return nullptr;
   if (!buffer.element || !buffer.known) return decline(m, unknown_type, error), nullptr;
   if (itemsize(buffer.element) == 1)  // pickles, most of all
-    return note(m, because("messages of single bytes go to MPI")), nullptr;
+    return m.comm->add_plain(m.row().op, because("messages of single bytes go to MPI")), nullptr;
   const Name op = m.row().op;
   std::vector<int64_t> key = {op, int64_t(buffer.type().id), int64_t(buffer.nbytes), m.dest};
   const std::string name = comm.settings.names ? name_of(comm.handle) : "";
@@ -124,7 +118,7 @@ std::shared_ptr<const MessageChunks> chunks_of(const Message& m, const Buffer& b
     if ((*error = failed(m, about.code))) return nullptr;
     comm.store_plan(std::move(key), plan = about.plan);
   }
-  if (!plan->chunks) note(m, plan->declined);
+  if (!plan->chunks) m.comm->add_plain(m.row().op, plan->declined);
   return plan->chunks;
 }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "comm.h"
+
 namespace compcoll {
 namespace layer {
 
@@ -94,6 +96,21 @@ void Recorder::add(Record record) {
 std::vector<Record> Recorder::take() {
   std::lock_guard<std::mutex> lock(mutex_);
   return std::exchange(records_, {});
+}
+
+void Comm::add(std::shared_ptr<const Outcome> outcome) {
+  if (outcome->accelerated) {
+    Totals& sums = totals[outcome->name];
+    accelerated++, sums.accelerated++;
+    sums.raw_nbytes += outcome->stats.raw_nbytes, sums.wire_nbytes += outcome->stats.wire_nbytes;
+  }
+  last.note(std::move(outcome));
+}
+
+void Comm::add_plain(int name, std::shared_ptr<const Way> reason) {
+  auto outcome = std::make_shared<Outcome>();
+  outcome->name = name, outcome->way = std::move(reason);
+  add(std::move(outcome));
 }
 
 }  // namespace layer

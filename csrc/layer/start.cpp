@@ -19,13 +19,8 @@ thread_local bool root_is_read_only = false;
 // -- by MPI
 
 void note(const CollectiveCall& call, const CallPlan& plan) {
-  if (!plan.declined) {
-    if (call.name < n_accelerated) call.comm.last.note_small(call.name);
-    return;
-  }
-  auto outcome = std::make_shared<Outcome>();
-  outcome->name = call.name, outcome->way = plan.declined;
-  call.comm.last.note(std::move(outcome));
+  if (plan.declined) call.comm.add_plain(call.name, plan.declined);
+  else if (call.name < n_accelerated) call.comm.last.note_small(call.name);
 }
 
 // Leaves a nonblocking call to MPI, whose request completes with what else belongs to it; MPI's code.

@@ -204,15 +204,9 @@ int MessageOperation::conclude() {
     static const auto longer = because("its frame would be longer");
     outcome->way = outcome->accelerated ? received : longer_ ? longer : plainly;
   }
-  if (outcome->accelerated) {
-    comm->accelerated++;
-    totals[op].accelerated++;
-    totals[op].raw_nbytes += outcome->stats.raw_nbytes;
-    totals[op].wire_nbytes += outcome->stats.wire_nbytes;
-  }
   if (!error && out_ && comm->settings.strict && outcome->stats.fallbacks)
     error = fallback_error(text_of(op), outcome->stats.fallbacks, outcome->way->codec);
-  if (outcome->accelerated || in_ || longer_) comm->last.note(outcome);
+  if (outcome->accelerated || in_ || longer_) comm->add(outcome);
   outcome_ = std::move(outcome);
   return error;
 }
