@@ -102,7 +102,8 @@ PlanRef plan_of(CollectiveCall& call, int* error) {
   bool strict_refuses;
   if (const char* reason = common_reason(call, &strict_refuses))
     return left_to_mpi(call, reason, strict_refuses);
-  if (op.root >= 0 && (call.root() < 0 || call.root() >= comm.size)) return small;  // as MPI will say
+  if (op.root >= 0 && (call.root() < 0 || call.root() >= comm.size))
+    return left_to_mpi(call, "its root is none of the ranks", false);
   std::string name;
   if (comm.settings.names && (*error = agree_on_name(comm, &name))) return nullptr;
   if (!is_large || !call.valid || (!op.pairs && !call.decisive())) return small;
