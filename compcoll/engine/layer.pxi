@@ -980,7 +980,7 @@ cdef class Description:
             self.own.plan.get().count = count.own
 
     def serve_message(self, Coding coding, decision, uint64_t step, tuple inner):
-        """Have messages like it sent in chunks of so many elements, of an array with these last dimensions."""
+        """Have messages like it sent in chunks of so many elements, from an array with these dimensions."""
         codec = decision.codec
         self.own.send_in_chunks(
             coding.own, keep(coding), way_of(codec.spec, "stream", decision.reason, codec.lossless, False),
