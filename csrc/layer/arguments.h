@@ -68,7 +68,7 @@ COMPCOLL_INLINE uint64_t nbytes_of_one_count(const Operation& op, const Word* wo
   return op.reduction < 0 || op.send_many || nbytes <= uint64_t(size) ? nbytes : nbytes / uint64_t(size);
 }
 
-// The same of counts for each rank, as far as they are significant on this one.
+// Bytes of the largest message where there are counts for each rank, as far as they are significant here.
 uint64_t nbytes_of_counts(const Operation& op, const Word* words, bool wide, const Comm& comm);
 
 // True if all ranks take part in what a call does beside MPI, however small it is on this one.
@@ -146,7 +146,7 @@ struct Invocation {
 class Check;
 class Staged;
 
-// The same with its arguments, which are read once.
+// An invocation with its arguments, which are read once.
 struct CollectiveCall : Invocation {
   CollectiveCall(const Invocation& from, uint64_t message_nbytes);
 
@@ -162,7 +162,7 @@ struct CollectiveCall : Invocation {
 
   int root() const { return op.root < 0 ? 0 : int32_t(words[op.root]); }
   bool on_devices() const { return gpus[send_side] != engine::NO_GPU || gpus[recv_side] != engine::NO_GPU; }
-  // Whether MPI gets copies on the host of what the call has on GPUs.
+  // True if MPI gets copies on the host of what the call has on GPUs.
   bool on_copies() const { return on_devices() && !comm.settings.devices; }
   int64_t listed(const void* values, int i) const { return listed_at(values, i, wide); }
 

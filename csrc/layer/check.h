@@ -34,7 +34,7 @@ class Check : public std::enable_shared_from_this<Check> {
   int wait();
   // The same of one whose request is complete.
   int result();
-  // Whether the task is done, and has told that the ranks differ.
+  // True if the task is done, and has told that the ranks differ.
   bool differs() const { return task_ && task_->done() && sum_; }
   // What the ranks have called, where that differs: told within so many seconds.
   std::string difference(double seconds);

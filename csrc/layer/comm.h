@@ -110,7 +110,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   std::string why_broken();
 
-  // Whether MPI may carry out a nonblocking receive of it.
+  // True if MPI may carry out a nonblocking receive of it.
   std::atomic<bool> receives_by_mpi{false};
   std::atomic<bool> gone{false};  // MPI has freed it: messages may still be under way
   int users = 1;  // of the same settings

@@ -38,7 +38,7 @@ Piece repeated(int64_t count, int64_t stride, const Piece& piece) {
 
 namespace {
 
-// Whether offsets are all the same distance apart.
+// True if offsets are all the same distance apart.
 bool even(const std::vector<int64_t>& offsets) {
   for (size_t i = 2; i < offsets.size(); i++)
     if (offsets[i] - offsets[i - 1] != offsets[1] - offsets[0]) return false;

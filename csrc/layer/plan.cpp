@@ -59,7 +59,7 @@ int agree_on_name(Comm& comm, std::string* name) {
                                                 *name + "'; rules look at its name"));
 }
 
-// Whether kernels reach the blocks of a call where they lie.
+// True if kernels reach the blocks of a call where they lie.
 bool fits_devices(const CollectiveCall& call) {
   if (call.buffers[send_side].in_place && call.op.send_many && call.op.recv_many) return false;
   std::vector<Block> lists[2];
@@ -70,7 +70,7 @@ bool fits_devices(const CollectiveCall& call) {
   return true;
 }
 
-// What is wrong with a call, as far as MPI might not say it; an error code.
+// Error code of a call that MPI might not refuse; 0 of others.
 int problem_of(const CollectiveCall& call) {
   const Library& mpi = library();
   if (call.is_aliased())

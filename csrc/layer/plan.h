@@ -30,7 +30,7 @@ struct PlannedSchedule {
   KeptRef kept;  // Python's side of it
 };
 
-// Who carries a call out.
+// Executor of a call.
 enum class Execution {
   mpi,
   refused,  // nobody, as MPI would, which `strict` makes an error
@@ -61,7 +61,7 @@ inline int failed(const CollectiveCall& call, int code) { return code ? raise(ca
 // The number of the communicator's policy that calls of this thread come under.
 void set_phase(int phase);
 
-// What Python is told of a call or message that was not seen before, and what it says.
+// Description of a call or message that was not seen before, for Python, and Python's decision.
 struct Description {
   // A block that is sent or received, in the order of the schedule's buffers.
   struct Message {

@@ -33,7 +33,7 @@ using RequestRef = std::shared_ptr<RequestEntry>;
 extern COMPCOLL_INTERNAL std::atomic<int> n_requests;
 inline bool any_requests() { return n_requests.load(std::memory_order_relaxed) != 0; }
 
-// What is known of a request, and the call under way behind it; null of others.
+// Entry of a request, and the call under way behind it; null of others.
 RequestRef find_request(Word handle);
 std::shared_ptr<PendingOperation> pending_of(Word handle);
 

@@ -44,7 +44,7 @@ class RequestSet {
   }
 
   bool any() const { return !known_.empty(); }
-  // Those that MPI is given.
+  // Requests that MPI is given.
   Word requests() const { return reinterpret_cast<Word>(copy_.empty() ? given_ : copy_.data()); }
 
   // Has everything complete that can complete.
@@ -150,7 +150,7 @@ int complete_one(Word status, Next&& next) {
   return error;
 }
 
-// What MPI has returned for several requests.
+// Code that MPI has returned for several requests, after a look at truncated ones.
 int check_many(int error, const Statuses& statuses) {
   if (!error) return 0;
   const int n = error == library().in_status ? statuses.count() : 0;
