@@ -107,12 +107,18 @@ std::string DeviceFault::text() const {
 
 // -- memory
 
+uint64_t Arena::size_of(uint64_t nbytes) const {
+  uint64_t step = unit_;
+  while (8 * step <= nbytes) step *= 2;
+  return std::max<uint64_t>((nbytes + step - 1) / step, 1) * step;
+}
+
 uint8_t* Arena::get(uint64_t nbytes) {
-  const uint64_t size = std::max<uint64_t>((nbytes + unit_ - 1) / unit_, 1) * unit_;
+  const uint64_t size = size_of(nbytes);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = idle_.lower_bound(size);
-    if (found != idle_.end() && found->first <= size + size / 4) {
+    if (found != idle_.end() && found->first <= 2 * size) {
       uint8_t* memory = found->second;
       idle_nbytes_ -= found->first;
       idle_.erase(found);

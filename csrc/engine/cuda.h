@@ -86,9 +86,9 @@ struct DeviceFault {
   std::string text() const;
 };
 
-// Memory in pieces of nearly the size that was asked for, kept for whoever needs as much again. Fresh memory
-// is asked for, and idle memory given back, only where there is no piece that fits: the driver may wait for
-// all of a GPU then.
+// Memory in pieces of four sizes an octave, kept for whoever needs at least half as much again. Fresh memory is
+// asked for, and idle memory given back, only where there is no piece that fits: the driver may wait for all of
+// a GPU then.
 class Arena : public Allocator {
  public:
   Arena(uint64_t unit, uint64_t keep_nbytes) : unit_(unit), keep_nbytes_(keep_nbytes) {}
@@ -100,6 +100,8 @@ class Arena : public Allocator {
   virtual void free(uint8_t* memory) = 0;
 
  private:
+  uint64_t size_of(uint64_t nbytes) const;
+
   const uint64_t unit_, keep_nbytes_;
   std::mutex mutex_;
   std::multimap<uint64_t, uint8_t*> idle_;

@@ -1,9 +1,10 @@
 // Operations of a run on memory of GPUs: launches, copies and events, moved on by the thread that steps the
 // run, which never waits for a GPU.
 //
-// What is ready together is one launch. Frames are staged through pinned memory of the host, from where MPI
-// sends them, or stay on the device for an MPI that takes them there. What a codec has no kernels for is
-// copied to the host, coded there, and copied back.
+// Operations of one kind that are ready together are one launch, and the jobs of all launches of a step are one
+// copy to the device: each such copy costs a GPU that several ranks share a turn of its compute engine. Frames
+// are staged through pinned memory of the host, from where MPI sends them, or stay on the device for an MPI
+// that takes them there. Blocks without kernels are copied to the host, coded there, and copied back.
 #pragma once
 #include <deque>
 #include <memory>
@@ -66,19 +67,32 @@ class DeviceWork {
   struct Machine;
   struct Lane;
 
-  // Memory of one launch, and of the machines that it serves.
-  struct Launch {
+  // Results, jobs and zeroed scratch memory of several launches, in pinned memory and on the device.
+  struct Upload {
     Gpu* gpu;
-    Lane* lane;
+    uint8_t *host, *device;
+    uint64_t nbytes, used;
+    size_t users;
+    Lane* lane;  // whose stream has the copy; null before
+    void* event;  // behind the copy
+  };
+  struct Launch {
+    const Plan* plan;
     std::vector<Machine*> machines;
+    Upload* upload;
+    uint64_t first;  // offset of its results there
     size_t n_jobs, users;
-    uint8_t *control, *memory;  // on the host, and the device
-    uint64_t nbytes;  // of the latter
+    Lane* lane;
+    uint8_t* memory;  // of the device: samples, or scratch memory that is too large for the upload
+    uint64_t nbytes;  // of that
+    Address scratch;  // there, or in the upload
+    bool clears;  // whether the former has to be zeroed
     std::vector<uint8_t*> staged;  // pinned copies of frames
-    Result* results() const { return reinterpret_cast<Result*>(control); }
-    Job* jobs() const { return reinterpret_cast<Job*>(control + n_jobs * sizeof(Result)); }
-    uint64_t control_nbytes() const { return n_jobs * (sizeof(Result) + sizeof(Job)); }
-    Address at(uint64_t offset) const { return reinterpret_cast<Address>(memory) + offset; }
+    Gpu& gpu() const { return *plan->gpu; }
+    Result* results() const { return reinterpret_cast<Result*>(upload->host + first); }
+    Job* jobs() const { return reinterpret_cast<Job*>(results() + n_jobs); }
+    Address results_at() const { return reinterpret_cast<Address>(upload->device) + first; }
+    Address jobs_at() const { return results_at() + n_jobs * sizeof(Result); }
   };
 
   // Where an operation stands: begun, or waiting for an event behind what is named.
@@ -94,8 +108,13 @@ class DeviceWork {
     const Plan* plan;
     Launch* launch;
     size_t job;
+    uint8_t* memory;  // of the device, of payloads
+    uint64_t memory_nbytes;
     uint8_t *staged, *header;  // pinned
-    uint64_t nbytes;  // of the frame
+    const uint8_t* payloads[2];  // on the host, of frames that are decoded or added
+    uint64_t nbytes;  // of the frame; 0 before that is known
+    uint64_t fetched;  // bytes of the frame that were copied to the host
+    uint64_t sample;  // offset of the block's sample
     double bound;
     bool clears;  // DECODE: values are added to zeros
   };
@@ -120,20 +139,39 @@ class DeviceWork {
                           const uint64_t* params = nullptr);
   void enqueue(Machine* machine, uint32_t found = 0);
   bool launch_pending();
+  std::vector<Machine*> take_group(uint64_t* nbytes);
+  bool waits(const Plan& plan, uint64_t nbytes) const;
   uint64_t needs(const Machine& machine) const;
-  Launch* new_launch(const std::vector<Machine*>& group, bool out, size_t n_jobs, uint64_t nbytes);
+  Upload* upload_for(Gpu* gpu, uint64_t nbytes);
+  Launch* new_launch(const std::vector<Machine*>& group, size_t n_jobs, uint64_t scratch_nbytes = 0);
+  void allocate(Launch* launch, uint64_t nbytes);
+  Address allocate(Machine* machine, uint64_t nbytes);
   void release(Machine* machine);
-  void upload(Launch* launch, uint64_t scratch_nbytes);
+  void release(Upload* upload);
+  void fall_back(const std::vector<Machine*>& group);
+  // Fills in the jobs of operations of one plan; takes all memory that they need.
+  Launch* describe(const std::vector<Machine*>& group);
+  static void describe_header(const Machine& machine, Job* job, Result* result);
+  Launch* describe_encodes(const std::vector<Machine*>& group);
+  Launch* describe_decodes(const std::vector<Machine*>& group);
+  Launch* describe_conversions(const std::vector<Machine*>& group);
+  Launch* describe_sums(const std::vector<Machine*>& group);
+  Launch* describe_samples(const std::vector<Machine*>& group);
+  Launch* describe_largest(const std::vector<Machine*>& group);
+  const uint8_t* payload_of(Launch* launch, const Frame& frame);
+  // Puts a launch into a stream, behind the copy of its jobs.
+  void issue(Launch* launch);
+  void issue_encodes(Launch* launch);
+  void issue_decodes(Launch* launch);
+  void issue_sums(Launch* launch);
+  void issue_samples(Launch* launch);
+  void send_jobs(Launch* launch);
+  static void send_payload(const Launch& launch, const Frame& frame, const uint8_t* payload, Address to);
   // Of kernels that form checksums, those that are wanted; or these alone.
   void launch_kernels(Launch* launch, const Plan& plan, size_t first, size_t n, bool sums_up = true,
                       bool only_sums_up = false);
-  void send_payload(Launch* launch, const Frame& frame, Address to);
+  void find_largest(Launch* launch);
   void fetch_results(Launch* launch);
-  void encode_group(const std::vector<Machine*>& group);
-  void decode_group(const std::vector<Machine*>& group);
-  void convert_group(const std::vector<Machine*>& group);
-  void sum_group(const std::vector<Machine*>& group);
-  void sample_group(const std::vector<Machine*>& group);
 
   void start(const DeviceOp& op);
   void begin(Machine* machine);
@@ -141,7 +179,10 @@ class DeviceWork {
   void encode_next(Machine* machine);
   void choose(Machine* machine);
   Address allocate_frame(Machine* machine, uint64_t room);
-  void fetch_frame(Machine* machine, int64_t nbytes);
+  uint64_t guess(const Machine& machine) const;
+  void hold_frame(Machine* machine);
+  void fetch_frame(Machine* machine, uint64_t end);
+  void look_at_size(Machine* machine);
   void look_at_frame(Machine* machine);
   void look_at_magnitude(Machine* machine);
   void look_at_terms(Machine* machine);
@@ -149,6 +190,7 @@ class DeviceWork {
   void decode(Machine* machine);
   void look_at_values(Machine* machine);
   void copy(Machine* machine);
+  void copy_on_device(Machine* machine);
   void sum(Machine* machine);
   void bring_down(Machine* machine);
   void on_host(Machine* machine);
@@ -165,11 +207,15 @@ class DeviceWork {
   Within* within_ = nullptr;  // of the thread that steps
   std::vector<DeviceOp> begun_;
   std::vector<std::unique_ptr<Machine>> all_;
-  std::vector<Machine*> idle_, pending_, group_;
+  std::vector<Machine*> idle_, pending_, copies_, group_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::unique_ptr<Launch>> launches_;
-  std::vector<Launch*> idle_launches_;
-  uint64_t in_flight_ = 0;  // bytes of devices that launches have
+  std::vector<Launch*> idle_launches_, described_;
+  std::vector<std::unique_ptr<Upload>> uploads_;
+  std::vector<Upload*> idle_uploads_;
+  Upload* open_ = nullptr;  // that has not been sent
+  std::vector<std::pair<const Plan*, double>> ratios_;  // of the last frames whose size was not known before
+  uint64_t in_flight_ = 0;  // bytes of devices that launches and their operations have
   std::vector<DeviceDone>* done_ = nullptr;
 };
 

@@ -1,5 +1,6 @@
 // What the parts of device.h share: blocks and frames of devices, and the memory of launches.
 #pragma once
+#include "../lossless.h"
 #include "device.h"
 
 namespace compcoll {
@@ -17,6 +18,11 @@ inline bool is_aligned(const Span& block) { return address_of(block) % real_nbyt
 // A largest magnitude as its kernel leaves it.
 inline double magnitude(uint32_t dtype, uint64_t bits, const Level& level) {
   return level.largest(dtype, &bits, 1);
+}
+
+// The values by which a block's lossless codec is chosen.
+inline LosslessSample sample_of(const Span& block) {
+  return {block.nbytes(), real_nbytes(block.dtype) == 8 ? 8u : 4u};
 }
 
 // Whether kernels of a GPU read a frame's payload where it lies.

@@ -24,18 +24,22 @@ Error damage(const Header& header, const Result& result) {
 
 }  // namespace
 
-// Copies the payload of a frame to a launch's memory.
-void DeviceWork::send_payload(Launch* launch, const Frame& frame, Address to) {
-  Gpu& gpu = *launch->gpu;
+// A frame's payload in pinned memory, from where copies do not have the host wait; null where it is on a device.
+const uint8_t* DeviceWork::payload_of(Launch* launch, const Frame& frame) {
   const uint8_t* payload = frame.memory + HEADER_NBYTES;
+  if (frame.gpu) return nullptr;
+  if (frame.allocator == &pinned() && !frame.lent) return payload;
   const uint64_t nbytes = frame.header.payload_nbytes;
-  if (frame.gpu) return gpu.on_device(to, reinterpret_cast<Address>(payload), nbytes, launch->lane->stream);
-  if (frame.allocator != &pinned() || frame.lent) {  // which the driver would have the host wait for
-    launch->staged.push_back(pinned().get(nbytes));
-    memcpy(launch->staged.back(), payload, nbytes);
-    payload = launch->staged.back();
-  }
-  gpu.to_device(to, payload, nbytes, launch->lane->stream);
+  launch->staged.push_back(pinned().get(nbytes));
+  memcpy(launch->staged.back(), payload, nbytes);
+  return launch->staged.back();
+}
+
+void DeviceWork::send_payload(const Launch& launch, const Frame& frame, const uint8_t* payload, Address to) {
+  const uint64_t nbytes = frame.header.payload_nbytes;
+  const Address from = reinterpret_cast<Address>(frame.memory) + HEADER_NBYTES;
+  if (payload) launch.gpu().to_device(to, payload, nbytes, launch.lane->stream);
+  else launch.gpu().on_device(to, from, nbytes, launch.lane->stream);
 }
 
 void DeviceWork::decode(Machine* machine) {
@@ -51,54 +55,56 @@ void DeviceWork::decode(Machine* machine) {
   enqueue(machine, adds && op.block.dtype >= FLOAT16 ? op.block.dtype : 0);
 }
 
-void DeviceWork::decode_group(const std::vector<Machine*>& group) {
+DeviceWork::Launch* DeviceWork::describe_decodes(const std::vector<Machine*>& group) {
   const Plan& own = *group[0]->plan;
-  const DeviceOp& first_op = group[0]->op;
   const size_t n = group.size();
-  const uint32_t dtype = first_op.block.dtype;
-  bool finds = false, sums_up = false;
-  uint64_t scratch = 0, room = 0;
+  const uint32_t dtype = group[0]->op.block.dtype;
+  bool finds = false;
+  uint64_t scratch = 0;
   for (const Machine* machine : group) {
-    const Frame& frame = *machine->op.frame;
-    const Header& h = frame.header;
+    const Header& h = machine->op.frame->header;
     finds = finds || (machine->op.kind == DECODE_ADD && dtype >= FLOAT16);
-    sums_up = sums_up || h.has_checksum;
     scratch += scratch_nbytes(own.codec, units(own.codec, reals(h), h.nbytes()));
-    if (!is_in_place(frame, group[0]->op.gpu)) room += rounded(h.payload_nbytes);
   }
-  Launch* launch = new_launch(group, false, finds ? 2 * n : n, rounded(scratch) + room);
-  uint64_t free_scratch = rounded(launch->control_nbytes()), free = free_scratch + rounded(scratch);
+  Launch* launch = new_launch(group, finds ? 2 * n : n, scratch);
+  scratch = launch->scratch;
   for (size_t i = 0; i < n; i++) {
     const DeviceOp& op = group[i]->op;
     const Header& h = op.frame->header;
-    const uint32_t ndim = h.ndim ? h.ndim : 1;
     Job& job = launch->jobs()[i];
     if (is_in_place(*op.frame, op.gpu)) {
       job.src = reinterpret_cast<Address>(op.frame->memory) + HEADER_NBYTES;
     } else {
-      job.src = launch->at(free);
-      free += rounded(h.payload_nbytes);
+      job.src = allocate(group[i], rounded(h.payload_nbytes));
+      group[i]->payloads[0] = payload_of(launch, *op.frame);
     }
     job.dst = address_of(op.block);
     job.n = units(own.codec, reals(h), h.nbytes());
     job.nbytes = h.payload_nbytes;
-    job_params(own.codec, h.dtype, ndim, h.shape, h.params, job.params);
+    job_params(own.codec, h.dtype, h.ndim ? h.ndim : 1, h.shape, h.params, job.params);
     launch->results()[i].wanted = h.has_checksum;
     if (const uint64_t nbytes = scratch_nbytes(own.codec, job.n)) {
-      job.scratch = launch->at(free_scratch);
-      free_scratch += nbytes;
+      job.scratch = scratch;
+      scratch += nbytes;
     }
     if (finds) launch->jobs()[n + i].src = job.dst, launch->jobs()[n + i].n = reals(op.block);
     group[i]->state = State::VALUES;
   }
-  upload(launch, scratch);
-  for (size_t i = 0; i < n; i++) {
-    const DeviceOp& op = group[i]->op;
-    if (!is_in_place(*op.frame, op.gpu)) send_payload(launch, *op.frame, launch->jobs()[i].src);
-    if (group[i]->clears) launch->gpu->clear(address_of(op.block), op.block.nbytes(), launch->lane->stream);
+  return launch;
+}
+
+void DeviceWork::issue_decodes(Launch* launch) {
+  bool sums_up = false;
+  for (const Machine* machine : launch->machines) {
+    const DeviceOp& op = machine->op;
+    sums_up = sums_up || op.frame->header.has_checksum;
+    if (machine->memory)
+      send_payload(*launch, *op.frame, machine->payloads[0], launch->jobs()[machine->job].src);
+    if (machine->clears)
+      launch->gpu().clear(address_of(op.block), op.block.nbytes(), launch->lane->stream);
   }
-  launch_kernels(launch, own, 0, n, sums_up);
-  if (finds) launch_kernels(launch, *plan(first_op.gpu, Verb::FIND_LARGEST, 0, dtype), n, n);
+  launch_kernels(launch, *launch->plan, 0, launch->machines.size(), sums_up);
+  find_largest(launch);
   fetch_results(launch);
   await(launch->lane, nullptr, launch);
 }
@@ -127,13 +133,7 @@ void DeviceWork::look_at_values(Machine* machine) {
 void DeviceWork::copy(Machine* machine) {
   const DeviceOp& op = machine->op;
   if (!op.gpu || !op.into_gpu) return bring_down(machine);
-  if (op.block.dtype == op.into.dtype) {
-    Lane* in = lane(op.into_gpu, false);
-    machine->state = State::UP;
-    if (op.block.n)
-      op.into_gpu->on_device(address_of(op.into), address_of(op.block), op.block.nbytes(), in->stream);
-    return await(in, machine, nullptr);
-  }
+  if (op.block.dtype == op.into.dtype) return copies_.push_back(machine);
   machine->plan = plan(op.gpu, Verb::CONVERT, op.block.dtype, op.into.dtype);
   const bool narrows = op.into.nbytes() < op.block.nbytes();
   if (op.gpu != op.into_gpu || !op.block.n || !is_aligned(op.block) || !is_aligned(op.into))
@@ -141,12 +141,20 @@ void DeviceWork::copy(Machine* machine) {
   enqueue(machine, narrows ? op.into.dtype : 0);
 }
 
-void DeviceWork::convert_group(const std::vector<Machine*>& group) {
-  const Plan& own = *group[0]->plan;
+void DeviceWork::copy_on_device(Machine* machine) {
+  const DeviceOp& op = machine->op;
+  Lane* in = lane(op.into_gpu, false);
+  machine->state = State::UP;
+  if (op.block.n)
+    op.into_gpu->on_device(address_of(op.into), address_of(op.block), op.block.nbytes(), in->stream);
+  await(in, machine, nullptr);
+}
+
+DeviceWork::Launch* DeviceWork::describe_conversions(const std::vector<Machine*>& group) {
   const DeviceOp& op = group[0]->op;
   const size_t n = group.size();
   const bool narrows = itemsize(op.into.dtype) < itemsize(op.block.dtype);
-  Launch* launch = new_launch(group, false, narrows ? 2 * n : n, 0);
+  Launch* launch = new_launch(group, narrows ? 2 * n : n);
   for (size_t i = 0; i < n; i++) {
     const DeviceOp& one = group[i]->op;
     Job& job = launch->jobs()[i];
@@ -154,11 +162,7 @@ void DeviceWork::convert_group(const std::vector<Machine*>& group) {
     if (narrows) launch->jobs()[n + i].src = job.dst, launch->jobs()[n + i].n = job.n;
     group[i]->state = State::VALUES;
   }
-  upload(launch, 0);
-  launch_kernels(launch, own, 0, n);
-  if (narrows) launch_kernels(launch, *plan(op.gpu, Verb::FIND_LARGEST, 0, op.into.dtype), n, n);
-  fetch_results(launch);
-  await(launch->lane, nullptr, launch);
+  return launch;
 }
 
 // Two frames are added where they are; on the host where the codec has no kernels for that.
@@ -172,31 +176,29 @@ void DeviceWork::sum(Machine* machine) {
 }
 
 // Jobs for the first terms, the second ones, and the sums.
-void DeviceWork::sum_group(const std::vector<Machine*>& group) {
+DeviceWork::Launch* DeviceWork::describe_sums(const std::vector<Machine*>& group) {
   const Plan& own = *group[0]->plan;
   const size_t n = group.size();
-  uint64_t scratch = 0, room = 0, payloads = 0;
-  for (const Machine* machine : group) {
-    const DeviceOp& op = machine->op;
-    room = std::max(room, rounded(HEADER_NBYTES + op.block.nbytes() + SLACK));
-    scratch += scratch_nbytes(own.codec, op.block.n, 2);
-    for (const Frame* frame : {op.frame, op.other})
-      if (!is_in_place(*frame, op.gpu)) payloads += rounded(frame->header.payload_nbytes);
-  }
-  Launch* launch = new_launch(group, true, 3 * n, rounded(scratch) + payloads + (direct_ ? 0 : n * room));
-  uint64_t free_scratch = rounded(launch->control_nbytes()), free = free_scratch + rounded(scratch);
-  std::vector<std::pair<const Frame*, Address>> copies;
+  uint64_t scratch = 0;
+  for (const Machine* machine : group) scratch += scratch_nbytes(own.codec, machine->op.block.n, 2);
+  Launch* launch = new_launch(group, 3 * n, scratch);
+  scratch = launch->scratch;
   for (size_t i = 0; i < n; i++) {
     Machine& m = *group[i];
     const Frame* terms[] = {m.op.frame, m.op.other};
+    const uint64_t room = rounded(HEADER_NBYTES + m.op.block.nbytes() + SLACK);
+    uint64_t payloads = 0;
+    for (const Frame* term : terms)
+      if (!is_in_place(*term, m.op.gpu)) payloads += rounded(term->header.payload_nbytes);
+    Address free = payloads || !direct_ ? allocate(&m, payloads + (direct_ ? 0 : room)) : 0;
     for (size_t k = 0; k < 2; k++) {
       const Header& h = terms[k]->header;
       Job& job = launch->jobs()[k * n + i];
       job.src = reinterpret_cast<Address>(terms[k]->memory) + HEADER_NBYTES;
       if (!is_in_place(*terms[k], m.op.gpu)) {
-        job.src = launch->at(free);
+        job.src = free;
         free += rounded(h.payload_nbytes);
-        copies.emplace_back(terms[k], job.src);
+        m.payloads[k] = payload_of(launch, *terms[k]);
       }
       job.n = h.size(), job.nbytes = h.payload_nbytes;
       job.params[0] = h.params[0], job.params[1] = h.params[1];
@@ -204,26 +206,35 @@ void DeviceWork::sum_group(const std::vector<Machine*>& group) {
     }
     const Header &a = terms[0]->header, &b = terms[1]->header;
     Job& job = launch->jobs()[2 * n + i];
-    job.dst = HEADER_NBYTES + (direct_ ? allocate_frame(&m, room) : launch->at(free));
-    if (!direct_) free += room;
-    const uint64_t jobs = launch->at(3 * n * sizeof(Result));
-    job.src = jobs + i * sizeof(Job);
+    job.dst = HEADER_NBYTES + (direct_ ? allocate_frame(&m, room) : free);
+    job.src = launch->jobs_at() + i * sizeof(Job);
     job.n = a.size(), job.nbytes = a.nbytes();
-    job.params[0] = a.params[0], job.params[1] = jobs + (n + i) * sizeof(Job);
-    job.scratch = launch->at(free_scratch);
-    free_scratch += scratch_nbytes(own.codec, a.size(), 2);
+    job.params[0] = a.params[0], job.params[1] = launch->jobs_at() + (n + i) * sizeof(Job);
+    job.scratch = scratch;
+    scratch += scratch_nbytes(own.codec, a.size(), 2);
     Result& result = launch->results()[2 * n + i];
     result.wanted = a.has_checksum, result.parts = coder_.coding().parts;
     Header header = a;
     header.bound = a.bound + b.bound, header.payload_nbytes = 0, header.checksum = 0, header.fallback = false;
     outline(header, result.header);
     m.job = 2 * n + i;
-    m.nbytes = 0;
+    m.nbytes = m.fetched = 0;
     m.state = State::SIZE;
   }
-  upload(launch, scratch);
-  for (const auto& [frame, address] : copies) send_payload(launch, *frame, address);
-  launch_kernels(launch, *plan(launch->gpu, Verb::DECODE, own.packed, own.dtype), 0, 2 * n, true, true);
+  return launch;
+}
+
+void DeviceWork::issue_sums(Launch* launch) {
+  const size_t n = launch->machines.size();
+  for (size_t i = 0; i < n; i++) {
+    const Machine& m = *launch->machines[i];
+    const Frame* terms[] = {m.op.frame, m.op.other};
+    for (size_t k = 0; k < 2; k++)
+      if (!is_in_place(*terms[k], m.op.gpu))
+        send_payload(*launch, *terms[k], m.payloads[k], launch->jobs()[k * n + i].src);
+  }
+  const Plan& own = *launch->plan;
+  launch_kernels(launch, *plan(own.gpu, Verb::DECODE, own.packed, own.dtype), 0, 2 * n, true, true);
   launch_kernels(launch, own, 2 * n, n);
   fetch_results(launch);
   await(launch->lane, nullptr, launch);
@@ -242,7 +253,7 @@ void DeviceWork::look_at_terms(Machine* machine) {
       return end(machine, error);
     }
   }
-  fetch_frame(machine, launch.results()[machine->job].nbytes);
+  look_at_size(machine);
 }
 
 }  // namespace engine

@@ -2,16 +2,15 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../lossless.h"
 #include "device_blocks.h"
 
 namespace compcoll {
 namespace engine {
 namespace {
 
-LosslessSample sample_of(const Span& block) {
-  return {block.nbytes(), real_nbytes(block.dtype) == 8 ? 8u : 4u};
-}
+// A frame whose size is not known before is copied with the results to the host as far as the call's last frame
+// would have reached if this was so much larger.
+constexpr double more_than_last = 1.05;
 
 }  // namespace
 
@@ -38,72 +37,81 @@ void DeviceWork::encode_next(Machine* machine) {
   enqueue(machine);
 }
 
-void DeviceWork::encode_group(const std::vector<Machine*>& group) {
+DeviceWork::Launch* DeviceWork::describe_encodes(const std::vector<Machine*>& group) {
   const Plan& plan = *group[0]->plan;
-  static const uint64_t raw = packed_name("raw");
-  uint64_t room = 0, scratch = 0;
-  for (const Machine* machine : group) {
-    const Span& block = machine->op.block;
-    room = std::max(room, rounded(HEADER_NBYTES + block.nbytes() + SLACK));
-    scratch += scratch_nbytes(plan.codec, units(plan.codec, reals(block), block.nbytes()));
-  }
-  const size_t n = group.size();
-  Launch* launch = new_launch(group, true, n, rounded(scratch) + (direct_ ? 0 : n * room));
-  const uint64_t first = rounded(launch->control_nbytes());
-  uint64_t free_scratch = first;
-  bool fetches = false;
-  for (size_t i = 0; i < n; i++) {
+  auto scratch_of = [&](const Span& block) {
+    return scratch_nbytes(plan.codec, units(plan.codec, reals(block), block.nbytes()));
+  };
+  uint64_t scratch = 0;
+  for (const Machine* machine : group) scratch += scratch_of(machine->op.block);
+  Launch* launch = new_launch(group, group.size(), scratch);
+  scratch = launch->scratch;
+  for (size_t i = 0; i < group.size(); i++) {
     Machine& m = *group[i];
     const Span& block = m.op.block;
-    Frame& frame = *m.op.made;
-    const uint32_t ndim = block.ndim();
-    const uint64_t* params = m.at->params[ndim - 1];
-    const uint64_t shape[] = {block.dim(0), block.dim(1), block.dim(2)};
+    const uint64_t room = rounded(HEADER_NBYTES + block.nbytes() + SLACK);
     Job& job = launch->jobs()[i];
-    Result& result = launch->results()[i];
     job.src = address_of(block);
-    job.dst = HEADER_NBYTES +
-              (direct_ ? allocate_frame(&m, room) : launch->at(first + rounded(scratch) + i * room));
+    job.dst = HEADER_NBYTES + (direct_ ? allocate_frame(&m, room) : allocate(&m, room));
     job.nbytes = block.nbytes();
     job.n = units(plan.codec, reals(block), block.nbytes());
-    job_params(plan.codec, block.dtype, ndim, shape, params, job.params);
-    if (const uint64_t nbytes = scratch_nbytes(plan.codec, job.n)) {
-      job.scratch = launch->at(free_scratch);
-      free_scratch += nbytes;
+    if (const uint64_t nbytes = scratch_of(block)) {
+      job.scratch = scratch;
+      scratch += nbytes;
     }
-    const Header header = {plan.packed,
-                           block.dtype,
-                           ndim,
-                           {shape[0], shape[1], shape[2]},
-                           {params[0], params[1]},
-                           0,
-                           m.op.carried,
-                           0,
-                           frame.checked,
-                           m.refused};
-    outline(header, result.header);
-    result.wanted = frame.checked, result.parts = m.coder->coding().parts;
-    if (plan.packed == raw) result.nbytes = int64_t(block.nbytes());  // whose kernel finds nothing out
-    const int64_t known = ndim > 1 ? -1 : payload_nbytes(plan.codec, block.dtype, block.n, params);
+    describe_header(m, &job, &launch->results()[i]);
+    const uint64_t* params = m.at->params[block.ndim() - 1];
+    const int64_t known = block.ndim() > 1 ? -1 : payload_nbytes(plan.codec, block.dtype, block.n, params);
     m.nbytes = known >= 0 && uint64_t(known) <= block.nbytes() ? HEADER_NBYTES + uint64_t(known) : 0;
     m.bound = 0;
-    fetches = fetches || !m.nbytes || (m.coder->sums() && !m.op.taken);
+    m.fetched = direct_ ? HEADER_NBYTES : m.nbytes ? m.nbytes : guess(m);
+    if (m.fetched) hold_frame(&m);
   }
-  upload(launch, scratch);
-  launch_kernels(launch, plan, 0, n);
-  if (fetches) fetch_results(launch);
-  bool waits = false;
-  for (Machine* machine : group) {
-    machine->state = State::SIZE;
-    if (machine->nbytes) fetch_frame(machine, int64_t(machine->nbytes - HEADER_NBYTES));
-    else waits = true;
-  }
-  if (!waits) return;
-  // Of one group either all sizes are known or, as a rule, none.
+  return launch;
+}
+
+// Parameters of a codec, and the header of the frame as far as it is known.
+void DeviceWork::describe_header(const Machine& m, Job* job, Result* result) {
+  static const uint64_t raw = packed_name("raw");
+  const Span& block = m.op.block;
+  const uint32_t ndim = block.ndim();
+  const uint64_t* params = m.at->params[ndim - 1];
+  const uint64_t shape[] = {block.dim(0), block.dim(1), block.dim(2)};
+  job_params(m.plan->codec, block.dtype, ndim, shape, params, job->params);
+  const Header header = {m.plan->packed,
+                         block.dtype,
+                         ndim,
+                         {shape[0], shape[1], shape[2]},
+                         {params[0], params[1]},
+                         0,
+                         m.op.carried,
+                         0,
+                         m.op.made->checked,
+                         m.refused};
+  outline(header, result->header);
+  result->wanted = m.op.made->checked, result->parts = m.coder->coding().parts;
+  if (m.plan->packed == raw) result->nbytes = int64_t(block.nbytes());  // whose kernel finds nothing out
+}
+
+void DeviceWork::issue_encodes(Launch* launch) {
+  launch_kernels(launch, *launch->plan, 0, launch->machines.size());
+  const std::vector<Machine*> group = launch->machines;
+  if (std::any_of(group.begin(), group.end(), [](const Machine* m) {
+        return !m->nbytes || (m->coder->sums() && !m->op.taken);
+      }))
+    fetch_results(launch);
   launch->machines.clear();
-  for (Machine* machine : group)
-    if (machine->state == State::SIZE) launch->machines.push_back(machine);
-  await(launch->lane, nullptr, launch);
+  for (Machine* machine : group) {
+    if (machine->fetched) {
+      const uint64_t end = machine->fetched;
+      machine->fetched = 0;
+      fetch_frame(machine, end);
+    } else {
+      machine->state = State::SIZE;
+      launch->machines.push_back(machine);
+    }
+  }
+  if (!launch->machines.empty()) await(launch->lane, nullptr, launch);
 }
 
 // Has a frame that stays there in a GPU's memory.
@@ -115,34 +123,60 @@ Address DeviceWork::allocate_frame(Machine* machine, uint64_t room) {
   return reinterpret_cast<Address>(frame.memory);
 }
 
-// Copies a frame whose size is known to the host, or its header; else there is a status in its place.
-void DeviceWork::fetch_frame(Machine* machine, int64_t nbytes) {
+// So many bytes of a frame whose size is not known are copied with it; 0 for the first one of a call.
+uint64_t DeviceWork::guess(const Machine& machine) const {
+  const uint64_t nbytes = machine.op.block.nbytes();
+  for (const auto& [plan, ratio] : ratios_)
+    if (plan == machine.plan)
+      return HEADER_NBYTES + std::min(nbytes, uint64_t(more_than_last * ratio * double(nbytes)));
+  return 0;
+}
+
+// Has memory of the host for a frame, or for the header of one that stays on the device.
+void DeviceWork::hold_frame(Machine* machine) {
   Frame& frame = *machine->op.made;
-  Launch& launch = *machine->launch;
-  Gpu& gpu = *launch.gpu;
-  if (nbytes < 0 || uint64_t(nbytes) > machine->op.block.nbytes())
-    return refuse(machine, nbytes < 0 ? nbytes : int64_t(TOO_LARGE));
-  machine->nbytes = HEADER_NBYTES + uint64_t(nbytes);
-  // Where the frame lies on the device.
-  const Address from = launch.jobs()[machine->job].dst - HEADER_NBYTES;
-  uint8_t* to;
-  uint64_t n = machine->nbytes;
   if (direct_) {
-    n = HEADER_NBYTES;
-    to = machine->header = pinned().get(n);
-  } else {
-    frame.memory = nullptr;
-    frame.room = n + MORE_NBYTES;
-    frame.memory = to = pinned().get(frame.room);
-    frame.allocator = &pinned();
+    machine->header = pinned().get(HEADER_NBYTES);
+    return;
   }
-  within_->enter(gpu);
-  gpu.to_host(to, from, n, launch.lane->stream);
+  const uint64_t most = HEADER_NBYTES + machine->op.block.nbytes();
+  frame.room = (machine->nbytes ? machine->nbytes : most) + MORE_NBYTES;
+  frame.memory = pinned().get(frame.room);
+  frame.allocator = &pinned();
+}
+
+// Copies a frame to the host as far as `end`, from where the last copy has ended.
+void DeviceWork::fetch_frame(Machine* machine, uint64_t end) {
+  Launch& launch = *machine->launch;
+  const uint64_t begin = machine->fetched;
+  const Address frame = launch.jobs()[machine->job].dst - HEADER_NBYTES;
+  uint8_t* to = direct_ ? machine->header : machine->op.made->memory;
+  within_->enter(launch.gpu());
+  launch.gpu().to_host(to + begin, frame + begin, end - begin, launch.lane->stream);
+  machine->fetched = end;
   machine->state = State::FRAME;
   await(launch.lane, machine, nullptr);
 }
 
+// Goes on with a frame whose size, or else a status, has come.
+void DeviceWork::look_at_size(Machine* machine) {
+  const int64_t nbytes = machine->launch->results()[machine->job].nbytes;
+  const uint64_t most = machine->op.block.nbytes();
+  if (nbytes < 0 || uint64_t(nbytes) > most) return refuse(machine, nbytes < 0 ? nbytes : int64_t(TOO_LARGE));
+  machine->nbytes = HEADER_NBYTES + uint64_t(nbytes);
+  const double ratio = double(nbytes) / double(most);
+  auto known = std::find_if(ratios_.begin(), ratios_.end(),
+                            [&](const auto& one) { return one.first == machine->plan; });
+  if (known != ratios_.end()) known->second = ratio;
+  else ratios_.emplace_back(machine->plan, ratio);
+  const uint64_t end = direct_ ? HEADER_NBYTES : machine->nbytes;
+  if (machine->fetched >= end) return look_at_frame(machine);
+  if (!machine->fetched) hold_frame(machine);
+  fetch_frame(machine, end);
+}
+
 void DeviceWork::look_at_frame(Machine* machine) {
+  if (!machine->nbytes) return look_at_size(machine);
   const DeviceOp& op = machine->op;
   Frame& frame = *op.made;
   const uint8_t* header = direct_ ? machine->header : frame.memory;
@@ -166,18 +200,21 @@ void DeviceWork::look_at_frame(Machine* machine) {
     return bring_down(machine);
   }
   machine->bound = bound;
-  Launch* launch = new_launch({machine}, true, 1, 0);
-  Job& job = launch->jobs()[0];
-  job.src = address_of(op.block), job.n = reals(op.block);
-  upload(launch, 0);
-  launch_kernels(launch, *finds, 0, 1);
-  fetch_results(launch);
-  machine->state = State::MAGNITUDE;
-  await(launch->lane, machine, nullptr);
+  machine->plan = finds;
+  pending_.push_back(machine);
+}
+
+DeviceWork::Launch* DeviceWork::describe_largest(const std::vector<Machine*>& group) {
+  Launch* launch = new_launch(group, group.size());
+  for (size_t i = 0; i < group.size(); i++) {
+    launch->jobs()[i].src = address_of(group[i]->op.block), launch->jobs()[i].n = reals(group[i]->op.block);
+    group[i]->state = State::MAGNITUDE;
+  }
+  return launch;
 }
 
 void DeviceWork::look_at_magnitude(Machine* machine) {
-  const uint64_t bits = machine->launch->results()[0].extent[0];
+  const uint64_t bits = machine->launch->results()[machine->job].extent[0];
   const double most = magnitude(machine->op.block.dtype, bits, coder_.level());
   const double bound = machine->bound;
   machine->bound = 0;
@@ -197,23 +234,31 @@ void DeviceWork::refuse(Machine* machine, int64_t status) {
   encode_next(machine);
 }
 
-void DeviceWork::sample_group(const std::vector<Machine*>& group) {
-  const size_t n = group.size();
-  Launch* launch = new_launch(group, true, n, n * sample_nbytes);
-  const uint64_t first = rounded(launch->control_nbytes());
-  for (size_t i = 0; i < n; i++) {
+DeviceWork::Launch* DeviceWork::describe_samples(const std::vector<Machine*>& group) {
+  Launch* launch = new_launch(group, group.size());
+  uint64_t nbytes = 0;
+  for (Machine* machine : group) {
+    machine->sample = nbytes;
+    nbytes += sample_of(machine->op.block).nbytes();
+  }
+  allocate(launch, nbytes);
+  launch->staged.push_back(pinned().get(nbytes));
+  for (size_t i = 0; i < group.size(); i++) {
     const LosslessSample sample = sample_of(group[i]->op.block);
     Job& job = launch->jobs()[i];
-    job.src = address_of(group[i]->op.block), job.dst = launch->at(first + i * sample_nbytes);
+    job.src = address_of(group[i]->op.block);
+    job.dst = reinterpret_cast<Address>(launch->memory) + group[i]->sample;
     job.n = sample.nbytes();
     job.params[0] = sample.piece, job.params[1] = sample.step;
     group[i]->state = State::SAMPLE;
   }
-  launch->staged.push_back(pinned().get(n * sample_nbytes));
-  upload(launch, 0);
-  launch_kernels(launch, *group[0]->plan, 0, n);
-  Gpu& gpu = *launch->gpu;
-  gpu.to_host(launch->staged[0], launch->at(first), n * sample_nbytes, launch->lane->stream);
+  return launch;
+}
+
+void DeviceWork::issue_samples(Launch* launch) {
+  launch_kernels(launch, *launch->plan, 0, launch->machines.size());
+  launch->gpu().to_host(launch->staged[0], reinterpret_cast<Address>(launch->memory), launch->nbytes,
+                        launch->lane->stream);
   await(launch->lane, nullptr, launch);
 }
 
@@ -228,7 +273,7 @@ void DeviceWork::choose(Machine* machine) {
   Args args = {block.dtype, 1, {n, 1, 1}, {1, row}, 0, 0, 0, nullptr, false};
   uint8_t nothing;
   coder.level().codecs[coder.index_of(lossless)]->encode(
-      &args, machine->launch->staged[0] + machine->job * sample_nbytes, &nothing);
+      &args, machine->launch->staged[0] + machine->sample, &nothing);
   const uint64_t raw[] = {CHOSE_RAW, 0};
   machine->own[0] = coder.chosen(args.params), machine->own[1] = coder.chosen(raw);
   const size_t n_own = args.params[0] == CHOSE_RAW ? 1 : 2;

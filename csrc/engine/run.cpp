@@ -70,6 +70,7 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside,
   if (scratch_gpu_)
     device_ = std::make_unique<DeviceWork>(coder_, inside_coder_, pool_,
                                            marks ? std::move(marks) : std::make_shared<Marks>(), direct);
+  for (const Op& op : schedule_->ops) device_decodes_ += device_ && is_device_decode(op);
   for (size_t i = 0; i < n_deps_.size(); i++) {
     n_deps_[i] = schedule_->ops[i].n_deps;
     if (!n_deps_[i]) make_ready(int32_t(i));
@@ -112,7 +113,7 @@ bool Run::progress() {
   if (misfit_ && !broken_) refuse();
   if (broken_) return false;
   bool moved = post();
-  if (device_ && step_device(device_work_, true)) moved = true;
+  if (device_ && step_device()) moved = true;
   int32_t op = take(work_);
   if (op != NONE) {
     execute(op);
@@ -121,7 +122,6 @@ bool Run::progress() {
     post();
   }
   if (poll() || moved) return true;
-  if (device_ && step_device(device_idle_, false)) return true;
   op = take(idle_);
   if (op == NONE) return false;
   execute(op);
@@ -134,7 +134,7 @@ void Run::announce(double seconds) {
   held_until_ = posts;
   const double end = now() + seconds;
   post();
-  if (device_ && step_device(device_work_, true)) post();
+  if (device_ && step_device()) post();
   for (int32_t op; now() < end && (op = take(work_)) != NONE; post()) execute(op);
 }
 
@@ -205,7 +205,7 @@ void Run::give_up() {
   }
   refuse();
   for (; busy_; sched_yield())
-    if (device_) step_device(device_work_, true);
+    if (device_) step_device();
 }
 
 // Tells all ranks that this one sends and receives no more, since not all of those that wait for it exchange
@@ -549,7 +549,8 @@ void Run::make_ready(int32_t index) {
   if (is_message(op)) {
     messages_.push(index);
   } else if (needs_device(op)) {
-    (op.idle ? device_idle_ : device_work_).push(index);
+    const bool waits = op.kind == WRITE_DECODED && op.idle && !schedule_->has_successors(index);
+    (waits ? device_idle_ : device_work_).push(index);
   } else {
     (op.idle ? idle_ : work_).push(index);
   }

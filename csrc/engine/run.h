@@ -100,7 +100,8 @@ class Run : public Task {
   bool begin_recv(int32_t op);
   void execute(int32_t op);
   void note_pace(const Op& op, const Outcome& outcome);
-  bool step_device(Ready& ready, bool polls);
+  bool step_device();
+  bool is_device_decode(const Op& op) const;
   bool hand_over(int32_t op, DeviceOp* one, Error* error);
   bool hand_over_copy(const Op& op, DeviceOp* one);
   void completed(const DeviceDone& done);
@@ -145,6 +146,7 @@ class Run : public Task {
   Coder coder_, inside_coder_;
   std::unique_ptr<DeviceWork> device_;
   Gpu* scratch_gpu_ = nullptr;
+  size_t device_decodes_ = 0;  // frames that a device has still to decode; only `step` counts them
   const std::shared_ptr<Bases> bases_;
 
   // Each is written by one operation at a time.

@@ -5,12 +5,19 @@
 namespace compcoll {
 namespace engine {
 
-// Hands operations that are ready to the device, all at once, and takes what has ended there.
-bool Run::step_device(Ready& ready, bool polls) {
+// Hands operations that are ready to the device, all at once, and takes what has ended there. Decoded values
+// that no operation waits for are written with the next frames that are decoded, or once there are none left.
+bool Run::step_device() {
   bool moved = false;
   size_t n_begun = 0;
-  bool encodes = false;
-  for (int32_t op; (op = take(ready)) != NONE; moved = true) {
+  bool encodes = false, decodes = false;
+  auto next = [&] {
+    int32_t op = take(device_work_);
+    if (op == NONE && (decodes || !device_decodes_)) op = take(device_idle_);
+    return op;
+  };
+  for (int32_t op; (op = next()) != NONE; moved = true) {
+    if (is_device_decode(schedule_->ops[op])) decodes = true, device_decodes_--;
     DeviceOp one;
     Outcome nothing_left;
     one.op = op;
@@ -25,7 +32,7 @@ bool Run::step_device(Ready& ready, bool polls) {
     finish(op, nothing_left);
     busy_--;
   }
-  if (!n_begun && !(polls && device_->under_way())) return moved;
+  if (!n_begun && !device_->under_way()) return moved;
   completed_.clear();
   const double start = now();
   moved = device_->step(&completed_) || moved;
@@ -123,6 +130,10 @@ void Run::completed(const DeviceDone& done) {
     }
   finish(done.op, outcome);
   busy_--;
+}
+
+bool Run::is_device_decode(const Op& op) const {
+  return (op.kind == DECODE || op.kind == DECODE_ADD) && on_device(op.block);
 }
 
 Gpu* Run::gpu_of(const BlockRef& block) const {

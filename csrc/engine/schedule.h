@@ -150,6 +150,7 @@ struct Schedule {
     }
   }
 
+  bool has_successors(int32_t op) const { return successors_begin(op) != successors_end(op); }
   const int32_t* successors_begin(int32_t op) const { return successors.data() + ops[op].first; }
   const int32_t* successors_end(int32_t op) const {
     return successors.data() + (size_t(op) + 1 < ops.size() ? size_t(ops[op + 1].first) : successors.size());

@@ -51,6 +51,16 @@ void wait_for_device() {
 
 bool is_device(const Block* block) { return block && block->kind != Kind::pinned; }
 
+// Whether eight bytes in a row, counted from the first one, are as fresh memory of a device has them.
+bool is_fresh(uint64_t from, uint64_t nbytes) {
+  constexpr uint64_t word = Block::poison * uint64_t(0x0101010101010101);
+  for (uint64_t i = 0, found; i + 8 <= nbytes; i += 8) {
+    memcpy(&found, reinterpret_cast<const void*>(from + i), 8);
+    if (found == word) return true;
+  }
+  return false;
+}
+
 int put_copy(uint64_t to, uint64_t from, uint64_t nbytes, void* handle, bool to_device, bool from_device,
              bool any_kind, uint64_t rows = 1, uint64_t to_pitch = 0, uint64_t from_pitch = 0) {
   std::shared_ptr<Stream> stream;
@@ -73,6 +83,8 @@ int put_copy(uint64_t to, uint64_t from, uint64_t nbytes, void* handle, bool to_
         if ((known[0] && !driver.at(to, to_nbytes)) || (known[1] && !driver.at(from, from_nbytes)))
           return driver.fault(context, illegal_address,
                               "a copy reads or writes memory that was freed before it ran");
+        if (fails_on_fresh && from_device && !to_device && is_fresh(from, nbytes))
+          return driver.fault(context, launch_failed, "a copy to the host reads memory that nothing has written");
         for (uint64_t i = 0; i < rows; i++)
           memmove(reinterpret_cast<void*>(to + i * to_pitch), reinterpret_cast<void*>(from + i * from_pitch),
                   nbytes);

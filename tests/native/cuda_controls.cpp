@@ -22,6 +22,9 @@ EXPORT void standin_eager(int on) {
 // Launches and copies do nothing, events are complete, nothing is checked: for benchmarks of callers.
 EXPORT void standin_stub(int on) { stub = on; }
 
+// Copies to the host of device memory that nothing has written fail.
+EXPORT void standin_fail_on_fresh(int on) { fails_on_fresh = on; }
+
 // All calls but the next k fail. k < 0: none do.
 EXPORT void standin_fail_from(long k, int code) {
   LOCK;

@@ -208,3 +208,25 @@ print("right", flush=True)
 
 def test_without_cupy_the_host_codes():
     assert "".join(run(NO_KERNELS)) == "right" * 2
+
+
+FRESH = """
+driver.lib.standin_fail_on_fresh(1)
+with standin.installed():
+    device, comm = standin.Device(0), compcoll.Comm(world, "lossless", min_nbytes=0)
+    for n in (1, 517, 2500, 20003):
+        values = np.sin(np.arange(n * world.size, dtype="f4") / 50)
+        for spec in ("lossless", "mpc", "szp:abs=1e-3", "bfp:bits=7"):
+            codec = compcoll.codec(spec)
+            assert np.array_equal(np.asarray(codec.encode(device.array(values))), codec.encode(values)), (spec, n)
+        send, recv = device.array(values), device.array(np.zeros_like(values))
+        comm.Alltoall(send, recv)
+        assert comm.report.accelerated, comm.report
+        assert np.array_equal(np.asarray(recv)[:n], values[world.rank * n :][:n])
+    assert device.sound()
+print("right", flush=True)
+"""
+
+
+def test_no_copy_to_the_host_reads_memory_that_nothing_has_written():
+    assert "".join(run(FRESH)) == "right" * 2
