@@ -181,6 +181,7 @@ class DeviceWork {
   Address allocate_frame(Machine* machine, uint64_t room);
   uint64_t guess(const Machine& machine) const;
   void hold_frame(Machine* machine);
+  uint8_t* header_of(const Machine& machine) const;
   void fetch_frame(Machine* machine, uint64_t end);
   void look_at_size(Machine* machine);
   void look_at_frame(Machine* machine);

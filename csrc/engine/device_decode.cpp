@@ -100,8 +100,7 @@ void DeviceWork::issue_decodes(Launch* launch) {
     sums_up = sums_up || op.frame->header.has_checksum;
     if (machine->memory)
       send_payload(*launch, *op.frame, machine->payloads[0], launch->jobs()[machine->job].src);
-    if (machine->clears)
-      launch->gpu().clear(address_of(op.block), op.block.nbytes(), launch->lane->stream);
+    if (machine->clears) launch->gpu().clear(address_of(op.block), op.block.nbytes(), launch->lane->stream);
   }
   launch_kernels(launch, *launch->plan, 0, launch->machines.size(), sums_up);
   find_largest(launch);

@@ -11,6 +11,8 @@ namespace {
 // A frame whose size is not known before is copied with the results to the host as far as the call's last frame
 // would have reached if this was so much larger.
 constexpr double more_than_last = 1.05;
+// Offset of the payload's size in a header, or of a status in its place where there is no frame (csrc/cuda).
+constexpr uint64_t size_at = 56;
 
 }  // namespace
 
@@ -78,16 +80,9 @@ void DeviceWork::describe_header(const Machine& m, Job* job, Result* result) {
   const uint64_t* params = m.at->params[ndim - 1];
   const uint64_t shape[] = {block.dim(0), block.dim(1), block.dim(2)};
   job_params(m.plan->codec, block.dtype, ndim, shape, params, job->params);
-  const Header header = {m.plan->packed,
-                         block.dtype,
-                         ndim,
-                         {shape[0], shape[1], shape[2]},
-                         {params[0], params[1]},
-                         0,
-                         m.op.carried,
-                         0,
-                         m.op.made->checked,
-                         m.refused};
+  const Header header = {m.plan->packed,         block.dtype, ndim,         {shape[0], shape[1], shape[2]},
+                         {params[0], params[1]}, 0,           m.op.carried, 0,
+                         m.op.made->checked,     m.refused};
   outline(header, result->header);
   result->wanted = m.op.made->checked, result->parts = m.coder->coding().parts;
   if (m.plan->packed == raw) result->nbytes = int64_t(block.nbytes());  // whose kernel finds nothing out
@@ -96,9 +91,8 @@ void DeviceWork::describe_header(const Machine& m, Job* job, Result* result) {
 void DeviceWork::issue_encodes(Launch* launch) {
   launch_kernels(launch, *launch->plan, 0, launch->machines.size());
   const std::vector<Machine*> group = launch->machines;
-  if (std::any_of(group.begin(), group.end(), [](const Machine* m) {
-        return !m->nbytes || (m->coder->sums() && !m->op.taken);
-      }))
+  if (std::any_of(group.begin(), group.end(),
+                  [](const Machine* m) { return !m->fetched || (m->coder->sums() && !m->op.taken); }))
     fetch_results(launch);
   launch->machines.clear();
   for (Machine* machine : group) {
@@ -145,12 +139,17 @@ void DeviceWork::hold_frame(Machine* machine) {
   frame.allocator = &pinned();
 }
 
+// A frame's copy on the host, as far as it is there.
+uint8_t* DeviceWork::header_of(const Machine& machine) const {
+  return direct_ ? machine.header : machine.op.made->memory;
+}
+
 // Copies a frame to the host as far as `end`, from where the last copy has ended.
 void DeviceWork::fetch_frame(Machine* machine, uint64_t end) {
   Launch& launch = *machine->launch;
   const uint64_t begin = machine->fetched;
   const Address frame = launch.jobs()[machine->job].dst - HEADER_NBYTES;
-  uint8_t* to = direct_ ? machine->header : machine->op.made->memory;
+  uint8_t* to = header_of(*machine);
   within_->enter(launch.gpu());
   launch.gpu().to_host(to + begin, frame + begin, end - begin, launch.lane->stream);
   machine->fetched = end;
@@ -158,9 +157,10 @@ void DeviceWork::fetch_frame(Machine* machine, uint64_t end) {
   await(launch.lane, machine, nullptr);
 }
 
-// Goes on with a frame whose size, or else a status, has come.
+// Goes on with a frame whose size, or else a status, has come: in its header, or before it.
 void DeviceWork::look_at_size(Machine* machine) {
-  const int64_t nbytes = machine->launch->results()[machine->job].nbytes;
+  int64_t nbytes = machine->launch->results()[machine->job].nbytes;
+  if (machine->fetched) memcpy(&nbytes, header_of(*machine) + size_at, sizeof nbytes);
   const uint64_t most = machine->op.block.nbytes();
   if (nbytes < 0 || uint64_t(nbytes) > most) return refuse(machine, nbytes < 0 ? nbytes : int64_t(TOO_LARGE));
   machine->nbytes = HEADER_NBYTES + uint64_t(nbytes);
@@ -179,12 +179,12 @@ void DeviceWork::look_at_frame(Machine* machine) {
   if (!machine->nbytes) return look_at_size(machine);
   const DeviceOp& op = machine->op;
   Frame& frame = *op.made;
-  const uint8_t* header = direct_ ? machine->header : frame.memory;
+  const uint8_t* header = header_of(*machine);
   uint32_t magic;
   memcpy(&magic, header, sizeof magic);
   if (!magic) {
     int64_t status;
-    memcpy(&status, header + 56, sizeof status);
+    memcpy(&status, header + size_at, sizeof status);
     return refuse(machine, status);
   }
   const Error error = machine->coder->received(header, machine->nbytes, &frame);
@@ -272,8 +272,8 @@ void DeviceWork::choose(Machine* machine) {
   const uint64_t row = block.ndim() > 1 ? block.dim(block.ndim() - 1) : 0;
   Args args = {block.dtype, 1, {n, 1, 1}, {1, row}, 0, 0, 0, nullptr, false};
   uint8_t nothing;
-  coder.level().codecs[coder.index_of(lossless)]->encode(
-      &args, machine->launch->staged[0] + machine->sample, &nothing);
+  coder.level().codecs[coder.index_of(lossless)]->encode(&args, machine->launch->staged[0] + machine->sample,
+                                                         &nothing);
   const uint64_t raw[] = {CHOSE_RAW, 0};
   machine->own[0] = coder.chosen(args.params), machine->own[1] = coder.chosen(raw);
   const size_t n_own = args.params[0] == CHOSE_RAW ? 1 : 2;
