@@ -131,7 +131,7 @@ CC_HD void mpc_encode(const Job& job) {
   const uint32_t lane = lane_id(), warp = threadIdx.x / 32;
   if (layout.tiles && layout.fixed > job.nbytes) {
     if (thread_id() == 0) job.result->nbytes = TOO_LARGE;
-    return;
+    return complete(job);
   }
   auto maps = reinterpret_cast<W*>(job.dst + mpc::header_nbytes);
   const Transposer transpose;

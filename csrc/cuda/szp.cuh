@@ -95,7 +95,7 @@ template <class T>
 CC_HD void szp_encode(const Job& given) {
   CC_SHARED(SzpShared<T>, shared);
   const Job job = szp_settled(given);
-  if (given.params[1] && !szp_valid(bit_cast<double>(job.params[1]))) return;  // szp_settle says so
+  if (given.params[1] && !szp_valid(bit_cast<double>(job.params[1]))) return complete(job);  // szp_settle says so
   if (thread_id() == 0 && !given.params[1]) {
     job.result->bound = bit_cast<double>(job.params[0]);
     job.result->params[0] = job.params[1];

@@ -320,7 +320,11 @@ EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t nbytes, vo
 }
 
 EXPORT int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t nbytes, void* stream) {
-  if (stub) return success;
+  if (stub) {
+    constexpr size_t results = 160;  // sizeof(Result) of csrc/cuda/job.cuh, which are left as they are
+    if (nbytes >= sizeof stub_header && nbytes % results) memcpy(to, stub_header, sizeof stub_header);
+    return success;
+  }
   ENTER(context);
   return put_copy(uint64_t(to), from, nbytes, stream, false, true, false);
 }

@@ -24,6 +24,7 @@ struct Site {
 };
 
 inline std::atomic<bool> stub{false}, fails_on_fresh{false};
+inline uint8_t stub_header[80];
 inline long fail_at = -1, calls = 0;
 inline int fail_code = 0;
 inline std::map<std::string, int> failing_launches;

@@ -42,9 +42,9 @@ _SIGNATURES = """
     cuThreadExchangeStreamCaptureMode:p cuLaunchHostFunc:ppp cuEventCreate:pu cuEventRecord:pp
     cuEventQuery:p cuEventSynchronize:p cuEventDestroy_v2:p cuModuleLoad:ps cuModuleLoadData:ps
     cuModuleGetFunction:pps cuLaunchKernel:puuuuuuuppp cuGetErrorName:ip standin_set_seed:a
-    standin_eager:i standin_stub:i standin_fail_on_fresh:i standin_fail_from:li standin_fail_launch:si standin_quiet:i
-    standin_hold:p standin_release:p standin_budget:il standin_list:ipl standin_copies:ii standin_live:i
-    standin_drain:ii standin_sound:
+    standin_eager:i standin_stub:p standin_fail_on_fresh:i standin_fail_from:li standin_fail_launch:si
+    standin_quiet:i standin_hold:p standin_release:p standin_budget:il standin_list:ipl standin_copies:ii
+    standin_live:i standin_drain:ii standin_sound:
 """
 _LONG = {f"standin_{name}" for name in ("list", "copies", "live")}
 
