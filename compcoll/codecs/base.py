@@ -10,7 +10,7 @@ import numpy as np
 from compcoll.codecs import decoding, gpu
 from compcoll.codecs.registry import codec as make_codec
 from compcoll.codecs.registry import decode_other
-from compcoll.core import _cpu, dtypes
+from compcoll.core import _cpu, _gpu, dtypes
 from compcoll.devices import arrays
 from compcoll.frame import HEADER_NBYTES, SLACK, FrameInfo
 
@@ -95,6 +95,15 @@ class Codec:
         if n < 0:
             raise ValueError(f"n = {n} is negative")
         return HEADER_NBYTES + n * dtype.itemsize
+
+    def payload_nbytes(self, n: int, dtype) -> int | None:
+        """Bytes that ``n`` values of ``dtype`` in a row take; None where their number does not say it."""
+        dtype = np.dtype(dtype)
+        if not self.takes(dtype):
+            return None
+        words = self.params(dtype, (n,))
+        found = _gpu.payload_nbytes(self.name, dtypes.code_of(dtype), n, words)
+        return found if found >= 0 else None
 
     def shaped(self, dtype: np.dtype, shape: tuple[int, ...], largest_plane: int) -> tuple[int, ...]:
         """Choose the shape of 2 or 3 dimensions in which to code an array; empty: its values in a row.

@@ -31,6 +31,8 @@ cdef extern from "engine/alone.h" namespace "compcoll::engine" nogil:
     vector[KernelName] c_adders "compcoll::engine::adders"(const string&, uint32_t)
     vector[KernelName] c_converters "compcoll::engine::converters"(uint32_t, uint32_t)
     vector[KernelName] c_largest "compcoll::engine::largest_kernel"(uint32_t)
+    int64_t c_payload_nbytes "compcoll::engine::payload_nbytes"(
+        const string&, uint32_t, uint64_t, const uint64_t*)
 
 cdef extern from * nogil:
     """

@@ -11,8 +11,8 @@ from libcpp.vector cimport vector
 
 from compcoll.core._cpu cimport CFrame, CGpu, Coding, Error, exception_of, Problem
 from compcoll.core._gpu cimport (
-    c_adders, c_converters, c_decoders, c_encoders, c_gpu_of, c_largest, c_set_find_stream, CAlone,
-    gpu_by_number, has_driver_, KernelName,
+    c_adders, c_converters, c_decoders, c_encoders, c_gpu_of, c_largest, c_payload_nbytes,
+    c_set_find_stream, CAlone, gpu_by_number, has_driver_, KernelName,
 )
 
 cdef extern from "sched.h" nogil:
@@ -107,6 +107,12 @@ def converters(uint32_t dtype, uint32_t into) -> list:
 def largest(uint32_t dtype) -> list:
     """The kernel that finds the largest magnitude."""
     return listed(c_largest(dtype))
+
+
+def payload_nbytes(str codec, uint32_t dtype, uint64_t n, tuple params) -> int:
+    """Payload bytes of so many values in a row; -1 where that depends on more than their number."""
+    cdef uint64_t[2] words = params
+    return c_payload_nbytes(codec.encode(), dtype, n, words)
 
 
 cdef class Operation:

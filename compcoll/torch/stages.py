@@ -10,7 +10,6 @@ the ranks repeat the exchange with slots for the longest frame. Other codecs' fr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,14 +21,13 @@ from compcoll.codecs import codec as codec_of
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode_add
 from compcoll.devices.arrays import host_view
-from compcoll.frame import HEADER_NBYTES, inspect
+from compcoll.frame import HEADER_NBYTES
 from compcoll.torch.feedback import add_errors, restore
 from compcoll.torch.lanes import Lane, Stages, all_gather_single, connected
 from compcoll.torch.reductions import element_of
 
 __all__ = ["Compression"]
 
-_KNOWN = frozenset(("bfp", "fp8", "int8", "int4", "raw", "zfp"))
 _LOSSLESS = codec_of("lossless")
 #: Kernels want frames at multiples of so many bytes.
 _ALIGNMENT = 16
@@ -251,15 +249,12 @@ def _places(flat: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[torch.T
 # -- frames among nodes
 
 
-@lru_cache(maxsize=1024)
 def _slot_nbytes(codec: Codec, n: int, dtype: torch.dtype) -> int | None:
     """Bytes that a frame of ``n`` values takes at most; None where this depends on the values."""
-    if codec.name not in _KNOWN or (not codec.lossless and not dtype.is_floating_point):
-        return None
-    frame = codec.encode(np.zeros(n, element_of(dtype)))
+    element = element_of(dtype)
+    known = codec.payload_nbytes(n, element)
     # Another codec takes so few values that nothing is gained, and `raw` needs the most.
-    known = inspect(frame).codec == codec.name
-    return frame.size if known else HEADER_NBYTES + n * dtype.itemsize
+    return None if known is None else HEADER_NBYTES + min(known, n * element.itemsize)
 
 
 class _Frames:
