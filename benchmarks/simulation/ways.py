@@ -8,7 +8,7 @@ from math import log2
 
 from compcoll.algorithms.bcast import ARITY
 from compcoll.operations import ALGORITHMS, algorithm_name, runs_on
-from compcoll.policy.choices import MESSAGE_NBYTES
+from compcoll.policy.choices import FRAME_NBYTES
 
 from .predict import Call, predict
 from .virtual import Profile
@@ -66,7 +66,7 @@ def quick_look(call: Call, profile: Profile) -> dict[Way, float]:
     dict of Way to float
         Seconds, drawn out from shorter simulations where chunks or ranks are many.
     """
-    fitting = [chunk for chunk in CHUNKS if chunk <= MESSAGE_NBYTES * max(profile.ratio, 1.0)]
+    fitting = [chunk for chunk in CHUNKS if chunk <= FRAME_NBYTES * max(profile.ratio, 1.0)]
     sizes = [s for s in fitting if s < call.nbytes <= 256 * s] or fitting[-1:]
     ways = [
         Way(name, chunk, level)

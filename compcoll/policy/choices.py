@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from compcoll.codecs import Codec
+from compcoll.codecs.decoding import accumulator_dtype
+from compcoll.frame import HEADER_NBYTES
 from compcoll.operations import ALGORITHMS, REDUCTIONS, has_two_levels, runs_on
-from compcoll.schedule.trace import WINDOW
+from compcoll.schedule.trace import CHUNK_UNIT, WINDOW
 
-__all__ = ["MESSAGE_NBYTES", "algorithm", "chunk_nbytes", "levels", "window"]
+__all__ = ["FRAME_NBYTES", "algorithm", "chunk_nbytes", "levels", "window"]
 
-#: Larger messages may go in one direction at a time (UCX over TCP: at half the speed from 2 MiB on).
-MESSAGE_NBYTES = 1 << 20
+#: Most bytes of a frame. UCX over TCP carries those from 1.9 MiB on in one direction at a time as soon as a
+#: rank is a little late.
+FRAME_NBYTES = 7 << 18
 #: In bytes: the wire waits for the first chunk to be encoded, and all for the last to be decoded.
 CHUNK_LIMITS = (64 << 10, 512 << 10)
 #: Where all ranks have GPUs. A chunk costs a launch and two copies at least, whatever its size: a message has
@@ -23,8 +26,9 @@ DEVICE_WINDOW = 32 << 20
 #: The same of messages that may meet as large ones: MPI announces and answers a chunk behind all bytes that
 #: it has queued, so that fewer leave a direction of the wire idle. Of others fewer, which stay in a cache.
 BOTH_WAYS_WINDOW = 4 << 20
-#: In Alltoall nothing else waits for a chunk, and fewer of them cost less; so much, of all peers together.
-PAIRS_NBYTES = 8 << 20
+#: In Alltoall nothing else waits for a chunk, and fewer of them cost less: so much, of all peers together and
+#: of each one, or half of that with a lossless codec, which may find nothing.
+PAIRS_NBYTES, PAIR_NBYTES = 8 << 20, 2 << 20
 #: Inside a node messages are copied, which is faster from a core's own cache.
 NODE_NBYTES = 256 << 10
 
@@ -65,10 +69,19 @@ def window(op: str, chunk_nbytes: int, codec: Codec, gpus: bool = False, workers
     return max(WINDOW + workers, -(-nbytes // chunk_nbytes))
 
 
-def chunk_nbytes(op: str, nbytes: int, size: int, codec: Codec, link: str, gpus: bool = False) -> int:
+def chunk_nbytes(
+    op: str,
+    dtype: np.dtype,
+    nbytes: int,
+    size: int,
+    codec: Codec,
+    link: str,
+    gpus: bool = False,
+    widens: bool = False,
+) -> int:
     """Bytes of the chunks of messages of ``nbytes`` among ``size`` ranks, over a policy's kind of link.
 
-    ``gpus``: all of the ranks have one.
+    ``gpus``: all of the ranks have one. ``widens``: sums may travel in the type that they are formed in.
     """
     low, high = CHUNK_LIMITS
     parts = 8
@@ -76,9 +89,17 @@ def chunk_nbytes(op: str, nbytes: int, size: int, codec: Codec, link: str, gpus:
         (low, high), parts = DEVICE_CHUNK_LIMITS, _DEVICE_CHUNKS
     elif link == "node":
         high = NODE_NBYTES
-    elif op == "Alltoall":  # where a lossless codec finds nothing, a chunk travels as it is
-        most = MESSAGE_NBYTES if codec.lossless else 2 * MESSAGE_NBYTES
-        high = min(max(PAIRS_NBYTES // size, high), most)
+    elif op == "Alltoall":
+        high = min(max(PAIRS_NBYTES // size, high), PAIR_NBYTES // (1 + codec.lossless))
+    types = {dtype, accumulator_dtype(dtype)} if widens else {dtype}
+    high = min(high, dtype.itemsize * min(_values_of_frame(codec, one) for one in types))
     if op in ("Alltoallv", "Alltoallw", "Gatherv", "Scatterv"):  # one for all pairs, which run together
         return high
     return min(max(nbytes // parts, low), high)
+
+
+def _values_of_frame(codec: Codec, dtype: np.dtype) -> int:
+    """Values of the largest chunk whose frame has at most `FRAME_NBYTES`, unless its codec cannot take it."""
+    plain = CHUNK_UNIT * dtype.itemsize
+    unit = min(codec.payload_nbytes(CHUNK_UNIT, dtype) or plain, plain)
+    return (FRAME_NBYTES - HEADER_NBYTES) // unit * CHUNK_UNIT

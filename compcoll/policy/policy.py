@@ -232,17 +232,16 @@ def _decide(
     if not chosen.lossless and dtype not in dtypes.FLOATS:
         chosen, why = codec("lossless"), f"{dtype} is only ever coded losslessly"
     chosen.params(dtype, (1,))  # parameters that do not go with the type are an error here, on all ranks
-    chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(
-        op, nbytes, place.size, chosen, place.link, place.gpus
-    )
     # Where no rule asks for two levels with GPUs; delta's bases are those of pairs of ranks.
-    levels = choices.levels(
-        op, nbytes, place.n_nodes, place.ranks_per_node, place.gpus and rule.levels is None
-    )
+    levels = choices.levels(op, nbytes, place.n_nodes, place.ranks_per_node, place.gpus and not rule.levels)
     levels = 1 if chosen.has_base else min(levels, rule.levels or 2)
     intra = codec(rule.intra) if rule.intra else None
     if intra is not None and not intra.lossless and dtype not in dtypes.FLOATS:
         intra = None
+    widens = op in REDUCTIONS and (levels == 2 or rule.algorithm not in (None, "direct"))
+    chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(
+        op, dtype, nbytes, place.size, chosen, place.link, place.gpus, widens
+    )
     sharing = place.ranks_per_node if place.link == "network" and levels == 1 else 1
     among = place.n_nodes if levels == 2 else place.size
     algorithm = rule.algorithm or choices.algorithm(op, dtype, nbytes, among, chosen, chunk_nbytes, sharing)

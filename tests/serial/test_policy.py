@@ -1,15 +1,33 @@
 """Policies: rules, TOML, the environment, and what they refuse."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
-from compcoll import Policy, Rule, codec
+from compcoll import Policy, Rule, codec, codecs
+from compcoll.codecs.decoding import accumulator_dtype
+from compcoll.codecs.registry import codec_class
+from compcoll.core.dtypes import CODES
 from compcoll.engine.group import RankFacts, facts_of
-from compcoll.operations import REDUCTIONS
+from compcoll.operations import ALGORITHMS, REDUCTIONS
 from compcoll.policy import choices, make_policy
 from compcoll.policy.policy import MIN_NBYTES, Place
+from compcoll.schedule.trace import chunk_step
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
+#: Each codec with its own parameters, and others whose frames have other sizes.
+SPECS = [spec for name in codecs() for spec in codec_class(name).typical or (name,)]
+SPECS += [
+    "bfp:bits=8",
+    "bfp:bits=14",
+    "bfp:bits=24",
+    "bfp:rel=1e-6",
+    "bfp:dim=3",
+    "zfp:rate=0.5",
+    "zfp:rate=32",
+]
+SPECS += ["int8:block=256", "fp8:block=32", "int4:rounding=stochastic"]
 
 
 def decide(policy, op="Alltoall", dtype=F4, nbytes=1 << 20, size=4, comm="", link="network", element=None):
@@ -218,6 +236,42 @@ def test_chunks_that_a_codec_may_leave_as_they_are_are_smaller():
     assert decision.chunk_nbytes == 1 << 20
 
 
+def largest_frame(used, dtype, n):
+    """Bytes of a frame of n values, or of the values as they are where nothing smaller is sure."""
+    plain, known = n * dtype.itemsize, used.payload_nbytes(n, dtype)
+    if known is None or known >= plain:
+        return 80 + plain
+    frame = used.encode(np.random.default_rng(0).normal(size=n).astype(dtype))
+    assert frame.size == 80 + known
+    return frame.size
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_no_frame_of_a_chunk_that_no_rule_sizes_exceeds_the_limit(spec):
+    """Nor that of sums of a wider type; and on GPUs those of large messages are not far below it."""
+    policies = [
+        Policy(spec, min_nbytes=0, rules=(rule,)) for rule in (Rule(), Rule(algorithm="ring"), Rule(levels=2))
+    ]
+    places = [
+        Place(n, "", link, 2, n // 2, gpus)
+        for n in (2, 64)
+        for link, gpus in (("network", False), ("network", True), ("node", True))
+    ]
+    types = [dtype for dtype in CODES if dtype.kind != "c"]
+    most = {}
+    for policy, place, op, dtype, nbytes in product(
+        policies, places, ALGORITHMS, types, (100_000, (33 << 20) + 8, 1 << 30)
+    ):
+        found, n = policy.decide(op, dtype, nbytes, place), nbytes // dtype.itemsize
+        widens = op in REDUCTIONS and (found.algorithm, found.levels) != ("direct", 1)
+        key = found.codec, accumulator_dtype(dtype) if widens else dtype
+        most[key] = max(most.get(key, 0), min(n, chunk_step(n, found.chunk_nbytes // dtype.itemsize)))
+    for (used, dtype), n in most.items():
+        nbytes = largest_frame(used, dtype, n)
+        assert nbytes <= 7 << 18
+        assert nbytes > 27 << 16 or n * dtype.itemsize >= 8 << 20
+
+
 @pytest.mark.parametrize(
     ("nbytes", "size", "link", "ranks_per_node", "expected"),
     [
@@ -254,8 +308,8 @@ def test_chunks_and_windows_where_all_ranks_have_gpus():
     for op in ("Alltoall", "Allgather", "Bcast", "Allreduce", "Alltoallv"):
         for nbytes in (1 << 20, 64 << 20, 1 << 30):
             found = policy.decide(op, np.dtype("f4"), nbytes, Place(4, gpus=True))
-            chunk = 8 << 20 if op == "Alltoallv" else min(max(nbytes // 4, 1 << 20), 8 << 20)
-            assert found.chunk_nbytes == chunk
+            most = 447 << 12  # with a header no more than 1.75 MiB
+            assert found.chunk_nbytes == (most if op == "Alltoallv" else min(max(nbytes // 4, 1 << 20), most))
             window = choices.window(op, found.chunk_nbytes, found.codec, gpus=True)
             assert window * found.chunk_nbytes >= 32 << 20
             host = policy.decide(op, np.dtype("f4"), nbytes, Place(4))
