@@ -166,6 +166,22 @@ def test_links_have_their_rate(lab):
 
 
 @pytest.mark.exhaustive
+def test_frames_are_measured_beside_mpi_alone(lab):
+    """Results are those of plain MPI, or the program would end with an error."""
+    options = ["--operations", "alltoall,allreduce", "--codec", "bfp:bits=7,none", "--chunks", "64K,gpu"]
+    program = [sys.executable, "-m", "benchmarks.frames", *options, "--nbytes", "256K", "--iters", "1"]
+    rows = [line.split(" | ") for line in lab.run(program, capture=True, timeout=60).stdout.splitlines()[2:]]
+    assert [row[:3] for row in rows] == [
+        [f"| {op}", spec, chunk]
+        for op in ("alltoall", "allreduce")
+        for spec, chunks in (("bfp:bits=7", ("0.06", "1.00")), ("none", ("0.06", "1.00")))
+        for chunk in chunks
+    ]
+    # A frame has about 7.3 bits a value.
+    assert [row[3] for row in rows] == ["0.01", "0.23", "0.06", "1.00"] * 2
+    assert all(float(row[4]) > 0 for row in rows)
+
+
 def test_timeout_kills_every_rank(lab):
     with pytest.raises(subprocess.TimeoutExpired):
         lab.run([sys.executable, "-c", ENDLESS], timeout=2)
