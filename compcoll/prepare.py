@@ -23,9 +23,10 @@ from compcoll.engine.call import Call
 from compcoll.engine.call import load_kernels as load_kernels_of
 from compcoll.engine.call import prepare as prepare_call
 from compcoll.engine.coding import coding
-from compcoll.engine.shaping import inner_of_message
+from compcoll.engine.shaping import OPENING_CHUNK, inner_of_message
 from compcoll.marked import Marked
 from compcoll.operations import OPERATIONS, REDUCTIONS, Blocks, Operation
+from compcoll.policy.choices import CHUNK_LIMITS
 from compcoll.policy.decision import Decision, without_base
 from compcoll.policy.policy import Place
 from compcoll.policy.rules import NOT_CODECS
@@ -251,16 +252,18 @@ def _large(
 
 
 def _prepare_message(marked: Marked, description: Any) -> None:
-    element = dtypes.dtype_of(description.dtype)
+    element, message = dtypes.dtype_of(description.dtype), description.send[0]
+    nbytes, on_gpu = description.nbytes, message[4] != NO_GPU
     decision = decide_message(
-        marked, description.op, element, description.nbytes, description.root, description.name
+        marked, description.op, element, nbytes, description.root, description.name, gpus=on_gpu
     )
     if decision.codec is None:
         description.decline(decision.reason)
         return
-    dtype, message = dtypes.real_dtype(element), description.send[0]
-    n = message[0]
-    step = chunk_step(n, max(decision.chunk_nbytes // dtype.itemsize, 1))
+    dtype, n = dtypes.real_dtype(element), message[0]
+    # The host codes the first chunk of a message on a GPU, which is small where others follow.
+    first = OPENING_CHUNK // dtype.itemsize if on_gpu and nbytes > CHUNK_LIMITS[0] else 0
+    step = chunk_step(n - first, max(decision.chunk_nbytes // dtype.itemsize, 1))
     shape = _shape(message, element)
     most_first = LARGEST_FIRST_CHUNK // dtype.itemsize
     inner = inner_of_message(decision, dtype, shape, n, step, most_first)
@@ -268,11 +271,19 @@ def _prepare_message(marked: Marked, description: Any) -> None:
 
 
 def decide_message(
-    marked: Marked, op: str, element: np.dtype, nbytes: int, peer: int, name: str = ""
+    marked: Marked, op: str, element: np.dtype, nbytes: int, peer: int, name: str = "", gpus: bool = False
 ) -> Decision:
-    """The decision on a message of so many bytes that only its two ends know of."""
+    """Decide on a message of so many bytes that only its two ends know of.
+
+    Parameters
+    ----------
+    gpus : bool
+        Whether GPUs code its chunks. Both ends need to know it, unless the first message says how the others
+        are cut.
+    """
     dtype = dtypes.real_dtype(element)
-    decision = marked.policy.decide(op, dtype, nbytes, Place(marked.size, name, marked.facts.link), element)
+    place = Place(marked.size, name, marked.facts.link, gpus=gpus)
+    decision = marked.policy.decide(op, dtype, nbytes, place, element)
     decision = without_base(op, decision)
     nodes = marked.facts.nodes
     is_rank = 0 <= peer < len(nodes)  # else MPI's error is to come

@@ -112,9 +112,7 @@ Buffer::~Buffer() {
     if (*type) type_free.call(type);
 }
 
-int Buffer::take(uint64_t nbytes) {
-  return !on_device() || code_ ? code_ : code_ = copy(true, nbytes, false);
-}
+int Buffer::take() { return !on_device() || code_ ? code_ : code_ = copy(true, all, false); }
 
 int Buffer::give_back(uint64_t nbytes) {
   return !mirror_ || code_ ? code_ : copy(false, nbytes, true);  // by a thread that has others to look after

@@ -110,6 +110,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   std::string why_broken();
 
+  // True if the last large message that a GPU has received came uncompressed.
+  std::atomic<bool> gets_plain{false};
   // True if MPI may carry out a nonblocking receive of it.
   std::atomic<bool> receives_by_mpi{false};
   std::atomic<bool> gone{false};  // MPI has freed it: messages may still be under way

@@ -32,18 +32,25 @@ Incoming::Incoming(std::shared_ptr<Comm> comm, BufferRef buffer)
 Incoming::~Incoming() {
   if (notices_) notices_->is_over(this);
   if (run_) the_engine().forget(run_);
+  put_scratch();
+}
+
+void Incoming::put_scratch() {
   if (scratch_) the_engine().pool().put(scratch_, scratch_nbytes_);
+  if (first_ && first_up_.done()) engine::pinned().put(first_, 0);  // else a GPU may still use it
+  scratch_ = first_ = nullptr;
 }
 
 int Incoming::post(int source, int tag) {
   const Library& mpi = library();
-  Word where = buffer_->address, type = mpi.byte;
-  int64_t n = int64_t(buffer_->nbytes);
   nbytes_ = buffer_->nbytes;
+  int64_t n = int64_t(nbytes_);
   const bool fits = n <= INT32_MAX || irecv_c.exists();
+  if (!fits) buffer_->mirror();
+  Word where = buffer_->address, type = mpi.byte;
   const Range range = buffer_->range(nbytes_);
   Word parts = 0;  // a datatype
-  const bool large = buffer_->is_run() && buffer_->nbytes >= scratch_nbytes;
+  const bool large = buffer_->is_run() && !buffer_->is_on_gpu() && buffer_->nbytes >= scratch_nbytes;
   if (large && (landing_.receive_in_place(range, scratch_nbytes) || !fits)) {
     where = reinterpret_cast<Word>(buffer_->place.data);
     if (!fits) n = buffer_->count, type = buffer_->handle;
@@ -86,16 +93,20 @@ void Incoming::take(std::shared_ptr<Arrived> arrived) {
   memcpy(status_, message_->status, sizeof status_);
 }
 
-bool Incoming::done() { return arrived_ && (!run_ || run_->done()); }
+bool Incoming::done() { return arrived_ && first_up_.done() && (!run_ || run_->done()); }
 
 // By the thread that looks at the request next.
 void Incoming::cancel() { cancels_ = true; }
 
 bool Incoming::step() {
   if (arrived_) {
-    if (!run_ || !run_->step()) return false;
-    if (run_->done()) the_engine().forget(run_);
-    return true;
+    bool moved = first_up_.step();
+    if (run_ && run_->step()) {
+      moved = true;
+      if (run_->done()) the_engine().forget(run_);
+    }
+    is_on_device_ = first_up_.is_on_device() || (run_ && run_->is_on_device());
+    return moved;
   }
   if (!message_) {
     if (cancels_.exchange(false)) mpi_cancel.call(&request_);
@@ -111,6 +122,7 @@ bool Incoming::step() {
     }
   }
   look();
+  if (buffer_->on_device() && nbytes_ >= scratch_nbytes) comm_->gets_plain = !compressed_;
   if (notices_) notices_->is_over(this);
   arrived_ = true;
   return true;
@@ -170,6 +182,7 @@ void Incoming::look() {
   }
   if (!in_place) {
     const uint64_t here = apart_ ? std::min(nbytes_, scratch_nbytes) : nbytes_;
+    if (here) buffer_->mirror();
     waits_ = !landing_.begin_write(buffer_->range(here));
     if (buffer_->known && !waits_) buffer_->unpack(data, here);
     else unpacked_.assign(data, data + here);
@@ -211,18 +224,24 @@ void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t length
     place = engine::Place(unpacked_.data());
   }
   if (notices_) notices_->announce_held(source);
-  const bool on_gpu = buffer_->on_gpu.gpu && layout.count && !drops;
+  const bool on_gpu = buffer_->on_gpu.gpu && !drops;
   if (layout.count) {  // chunks that are dropped are not written anywhere
     const engine::Coding& coding = receiving(sound ? header.dtype : unsigned_of(opening.itemsize)).coding;
     const auto n_tags = std::min<uint64_t>(layout.count, uint64_t(comm_->tags.n_of_messages()));
-    run_ = the_engine().begin(layout.schedule(source, false, drops), coding, coding,
+    run_ = the_engine().begin(layout.schedule(source, false, on_gpu, drops), coding, coding,
                               {on_gpu ? buffer_->on_gpu : place},
                               make_wire(engine_library(), notices_->frames->handle()),
                               {int(opening.stream), int(n_tags)}, buffer_->marks());
     run_->announce();
   }
-  if (on_gpu) mirrored_ = header.nbytes();  // the others are decoded where they belong
-  if (!drops) decode_first(frame, layout.first, place);
+  if (drops) return;
+  if (on_gpu) place = engine::Place(first_ = engine::pinned().get(header.nbytes()));
+  decode_first(frame, layout.first, place);
+  if (!on_gpu || error_) return;
+  const auto where = reinterpret_cast<Word>(buffer_->on_gpu.data);
+  first_up_.ranges.push_back({where, first_, header.nbytes(), buffer_->gpu});
+  first_up_.begin(buffer_->marks());
+  is_on_device_ = true;
 }
 
 void Incoming::decode_first(const engine::Frame& frame, uint64_t n, const engine::Place& place) {
@@ -252,12 +271,12 @@ void Incoming::finish() {
     });
   else if (!error_ && !unpacked_.empty()) buffer_->unpack(unpacked_.data(), unpacked_.size());
   landing_.end_write();
-  if (scratch_) the_engine().pool().put(scratch_, scratch_nbytes_);
-  scratch_ = nullptr;
+  put_scratch();
   message_.reset();
   int cancelled = 0;
   test_cancelled.call(status_, &cancelled);
-  if (!error_ && !cancelled) fail(buffer_->give_back(std::min(mirrored_, nbytes_)));
+  if (error_ || cancelled) return;
+  fail(first_up_.ranges.empty() ? buffer_->give_back(nbytes_) : first_up_.code());
 }
 
 }  // namespace layer

@@ -106,14 +106,15 @@ std::shared_ptr<const MessageChunks> chunks_of(const Message& m, const Buffer& b
   if (itemsize(buffer.element) == 1)  // pickles, most of all
     return m.comm->add_plain(m.row().op, because("messages of single bytes go to MPI")), nullptr;
   const Name op = m.row().op;
-  std::vector<int64_t> key = {op, int64_t(buffer.type().id), int64_t(buffer.nbytes), m.dest};
+  // The GPU that encodes it where it lies.
+  const int gpu = buffer.on_gpu.gpu && !is_replace(m.name) ? buffer.gpu : engine::NO_GPU;
+  std::vector<int64_t> key = {op, int64_t(buffer.type().id), int64_t(buffer.nbytes), m.dest, gpu};
   const std::string name = comm.settings.names ? name_of(comm.handle) : "";
   for (char letter : name) key.push_back(letter);
   PlanRef plan = comm.find_plan(key);
   if (!plan) {
     const uint64_t each = itemsize(real_of(buffer.element));
-    Description about(comm, op, m.dest,
-                      {buffer.nbytes / each, buffer.element, buffer.shape, 0, engine::NO_GPU}, name);
+    Description about(comm, op, m.dest, {buffer.nbytes / each, buffer.element, buffer.shape, 0, gpu}, name);
     if (!ask_python([&about](const Python& python) { python.prepare(&about); })) return nullptr;
     if ((*error = failed(m, about.code))) return nullptr;
     comm.store_plan(std::move(key), plan = about.plan);
@@ -146,7 +147,8 @@ Plan plan_of(const Message& m, int* error) {
   if (m.receives) {
     plan.received = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false);
     if (!plan.received->sound() || (*error = failed(m, plan.received->refused()))) return plan;
-    if (!takes_devices || may_come) plan.received->mirror();
+    const bool direct = may_come ? plan.received->is_run() && !m.comm->gets_plain : takes_devices;
+    if (!direct) plan.received->mirror();
   }
   for (const BufferRef& one : {plan.sent, plan.received})
     if (one && one->on_device() && m.comm->compresses()) m.comm->load_kernels(one->gpu, one->element);

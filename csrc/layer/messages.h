@@ -78,10 +78,10 @@ class Buffer {
   bool is_run() const { return known && !place.layout; }
   // Has memory of a GPU that MPI is not to see stand for by a copy on the host.
   void mirror();
-  // Copies the first bytes of a run, or all, from the memory of a GPU, behind what the program had started
-  // there, and back; MPI's code. Without a mirror what the program had started is waited for alone.
-  int take(uint64_t nbytes = all);
-  int give_back(uint64_t nbytes = all);
+  // Copies it from the memory of a GPU, behind what the program had started there, and so many bytes back;
+  // MPI's code. Without a mirror what the program had started is waited for alone.
+  int take();
+  int give_back(uint64_t nbytes);
   static constexpr uint64_t all = ~uint64_t(0);
   // Where its bytes lie on a GPU, side by side, and what comes before all work on them.
   engine::Place on_gpu{nullptr};
@@ -143,7 +143,10 @@ class Incoming : public engine::Task {
   bool done() override;
   bool broken() const override { return run_ && run_->broken(); }
   bool is_long() const override { return run_ ? run_->is_long() : nbytes_ > long_nbytes; }
-  void rest(double seconds) override { run_ ? run_->rest(seconds) : Task::rest(seconds); }
+  bool is_on_device() const override { return is_on_device_; }
+  void rest(double seconds) override {
+    first_up_.is_on_device() ? first_up_.rest(seconds) : run_ ? run_->rest(seconds) : Task::rest(seconds);
+  }
   void waited(double seconds) override { run_ ? run_->waited(seconds) : void(); }
 
   // Of one that is done: puts values where they belong that are elsewhere, and then MPI's code.
@@ -157,6 +160,7 @@ class Incoming : public engine::Task {
   void look();
   void begin(const Opening& opening, const uint8_t* frame, int64_t length);
   void decode_first(const engine::Frame& frame, uint64_t n, const engine::Place& place);
+  void put_scratch();
   void fail(int code) { error_ = error_ ? error_ : code; }
   int wrong_type(uint32_t element, uint64_t nbytes) const;
   int truncated(uint64_t nbytes) const;
@@ -177,7 +181,9 @@ class Incoming : public engine::Task {
   bool apart_ = false;  // whether MPI receives what may be a first message apart from the rest
   std::atomic<bool> arrived_{false}, cancels_{false};
   bool compressed_ = false;
-  uint64_t mirrored_ = Buffer::all;  // bytes of a GPU's that the host's copy has
+  uint8_t* first_ = nullptr;  // values of the first chunk, pinned, on their way to a GPU
+  Copies first_up_{false};
+  std::atomic<bool> is_on_device_{false};
   std::shared_ptr<engine::Run> run_;
   engine::Stats stats_;
   int error_ = 0;

@@ -183,7 +183,8 @@ void Description::decline(std::shared_ptr<const Way> why, bool strict_refuses) {
 void Description::send_in_chunks(const engine::Coding& coding, KeptRef kept, std::shared_ptr<const Way> way,
                                  uint64_t step, uint64_t plane, uint64_t row) {
   const ChunkLayout layout(send[0].n, itemsize(coding.dtype), step, plane, row);
-  plan->chunks = std::make_shared<MessageChunks>(coding, std::move(kept), std::move(way), layout);
+  const bool on_gpu = send[0].gpu != engine::NO_GPU;
+  plan->chunks = std::make_shared<MessageChunks>(coding, std::move(kept), std::move(way), layout, on_gpu);
   plan->execution = Execution::engine;
 }
 

@@ -87,10 +87,11 @@ int receive_matched(Message m, const std::function<int()>& next) {
   Matched found;
   const Word handle = library().handle_at(m.message);
   auto buffer = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false);
-  buffer->mirror();
+  if (!buffer->is_run()) buffer->mirror();
   if (!buffer->sound() || m.recvcount < 0 || !take_matched(handle, &found)) return next();
   m.comm = found.comm.get();
   m.comm->count(m.row().op);
+  if (buffer->on_device() && m.comm->compresses()) m.comm->load_kernels(buffer->gpu, buffer->element);
   auto transfer = std::make_shared<MessageOperation>(found.comm, m.name, m.row().form);
   transfer->begin_receive(buffer, m.source, m.recvtag, found.arrived);
   library().put_handle(library().message_null, m.message);

@@ -39,10 +39,10 @@ const Level& level() { return **receiving(UINT8).coding.level; }
 Receiving all_receiving[COMPLEX128 + 1];
 
 // Chunks of so many bytes that are on their way at once: MPI announces and answers one behind all bytes that
-// it has queued, so that fewer leave a direction of the wire idle.
-uint64_t window_of(uint64_t nbytes) {
-  constexpr uint64_t least = 4, both_ways = 4 << 20;
-  return std::max(least, (both_ways + nbytes - 1) / nbytes);
+// it has queued, so that fewer leave a direction of the wire idle. Both sizes as in compcoll/policy/choices.py.
+uint64_t window_of(uint64_t nbytes, bool on_gpu) {
+  constexpr uint64_t least = 4, both_ways = 4 << 20, on_device = 32 << 20;
+  return std::max(least, ((on_gpu ? on_device : both_ways) + nbytes - 1) / nbytes);
 }
 
 uint64_t step_of(uint64_t n, uint64_t most) {
@@ -107,10 +107,10 @@ ChunkLayout::ChunkLayout(uint64_t n, uint32_t itemsize, uint64_t step, uint64_t 
   first = plane ? engine::plane_ends(n, 0, 1 + count, plane).second : opening;
 }
 
-std::shared_ptr<const Schedule> ChunkLayout::schedule(int peer, bool sends, bool drops) const {
+std::shared_ptr<const Schedule> ChunkLayout::schedule(int peer, bool sends, bool on_gpu, bool drops) const {
   auto made = std::make_shared<Schedule>();
   const uint64_t rest = n - first, each = plane ? 0 : step_of(rest, step);
-  const int32_t k = int32_t(count), ahead = int32_t(window_of(step * itemsize));
+  const int32_t k = int32_t(count), ahead = int32_t(window_of(step * itemsize, on_gpu));
   auto add = [&](int32_t kind, int32_t chunk, bool message) {
     const int32_t block = message && sends ? NONE : chunk;
     const int32_t rank = message ? peer : NONE, tag = message ? chunk : NONE;
@@ -155,7 +155,7 @@ std::shared_ptr<const Schedule> ChunkLayout::schedule(int peer, bool sends, bool
 std::shared_ptr<const Schedule> MessageChunks::schedule(int dest) const {
   std::lock_guard<std::mutex> lock(mutex_);
   if (schedule_) return schedule_;
-  auto made = layout.schedule(dest, true, false);
+  auto made = layout.schedule(dest, true, on_gpu_, false);
   if (is_used_ && layout.count <= most_kept) schedule_ = made;
   is_used_ = true;
   return made;

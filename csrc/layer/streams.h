@@ -72,16 +72,17 @@ struct ChunkLayout {
   ChunkLayout(uint64_t n, uint32_t itemsize, uint64_t step, uint64_t plane = 0, uint64_t row = 0);
   uint64_t n, itemsize, step, plane, row;
   uint64_t first, count;  // elements of the first chunk, and the number of those behind it
-  // One side of those, in a buffer that holds the whole message; `drops`: what is received is of no use.
-  std::shared_ptr<const engine::Schedule> schedule(int peer, bool sends, bool drops) const;
+  // One side of those, in a buffer that holds the whole message, on a GPU or not; `drops`: what is received is
+  // of no use.
+  std::shared_ptr<const engine::Schedule> schedule(int peer, bool sends, bool on_gpu, bool drops) const;
 };
 
-// How messages of one type, size and destination are sent: what Python decides once.
+// How messages of one type, size and destination, on GPUs or not, are sent: what Python decides once.
 class MessageChunks {
  public:
   MessageChunks(const engine::Coding& coding, KeptRef kept, std::shared_ptr<const Way> way,
-                const ChunkLayout& layout)
-      : coding(coding), kept(std::move(kept)), way(std::move(way)), layout(layout) {}
+                const ChunkLayout& layout, bool on_gpu)
+      : coding(coding), kept(std::move(kept)), way(std::move(way)), layout(layout), on_gpu_(on_gpu) {}
   const engine::Coding coding;
   const KeptRef kept;  // Python's side of that
   const std::shared_ptr<const Way> way;
@@ -90,6 +91,7 @@ class MessageChunks {
   std::shared_ptr<const engine::Schedule> schedule(int dest) const;
 
  private:
+  const bool on_gpu_;  // where the sender has them
   mutable std::mutex mutex_;
   mutable bool is_used_ = false;
   mutable std::shared_ptr<const engine::Schedule> schedule_;

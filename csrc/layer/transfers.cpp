@@ -27,19 +27,18 @@ engine::Error Outgoing::encode_first(engine::Frame* frame) {
   const ChunkLayout& layout = chunks->layout;
   const engine::Place& place = buffer_->place;
   const uint64_t nbytes = layout.first * layout.itemsize;
-  const bool on_gpu = buffer_->is_on_gpu();
-  std::vector<uint8_t> apart(place.layout || on_gpu ? nbytes : 0);
-  if (place.layout) gather(*place.layout, place.data, 0, nbytes, apart.data());
-  if (on_gpu) {
-    Copies copies(true);
-    uint8_t* staged = engine::pinned().get(nbytes);
+  std::vector<uint8_t> packed(place.layout ? nbytes : 0);
+  if (place.layout) gather(*place.layout, place.data, 0, nbytes, packed.data());
+  Copies copies(true);
+  uint8_t* staged = nullptr;
+  if (buffer_->is_on_gpu()) {
+    staged = engine::pinned().get(nbytes);
     copies.ranges.push_back({reinterpret_cast<Word>(place.data), staged, nbytes, buffer_->gpu});
     copies.begin(buffer_->marks());
     error_ = copies.wait();
-    memcpy(apart.data(), staged, nbytes);
-    if (copies.done()) engine::pinned().put(staged, 0);
   }
-  engine::Span block = {apart.empty() ? place.data : apart.data(), layout.first, chunks->coding.dtype};
+  uint8_t* const values = staged ? staged : packed.empty() ? place.data : packed.data();
+  engine::Span block = {values, layout.first, chunks->coding.dtype};
   block.plane = layout.plane, block.row = layout.row;
   frame->allocator = &first_;
   engine::Error error;
@@ -49,6 +48,7 @@ engine::Error Outgoing::encode_first(engine::Frame* frame) {
   stats_.encode_seconds += engine::now() - start;
   if (error && !error_) error_ = code_of(error, chunks->kept->number());
   if (error) frame->nbytes = 0;
+  if (staged && copies.done()) engine::pinned().put(staged, 0);
   return error;
 }
 
