@@ -37,7 +37,7 @@ __all__ = ["BATCHES", "NBYTES", "SPECS", "Case", "code_chunks", "measure", "stag
 
 BATCHES = (1, 4, 16, 64)
 SPECS = ("bfp:bits=7", "szp:abs=1e-3", "lossless")
-NBYTES, SMALL = 512 << 10, 64 << 10
+NBYTES, SMALL = 2 << 20, 64 << 10
 F4 = np.dtype("f4")
 
 

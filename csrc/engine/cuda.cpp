@@ -188,6 +188,11 @@ void Pinned::free(uint8_t* memory) {
   if (!gpu->failed()) driver()->host_free(memory);
 }
 
+bool Pinned::is_mapped(uint8_t* memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !pageable_.count(memory);
+}
+
 Pinned& pinned() {
   static auto one = new Pinned;  // other threads may use it when the process ends
   return *one;

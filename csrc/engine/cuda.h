@@ -210,6 +210,8 @@ class Pinned : public Arena {
   Pinned() : Arena(4096, 512 << 20) {}
   // Has such memory allocated in a GPU's context.
   void use(Gpu* gpu) { gpu_ = gpu; }
+  // True if memory from here is what GPUs reach.
+  bool is_mapped(uint8_t* memory);
 
  protected:
   uint8_t* allocate(uint64_t nbytes) override;

@@ -63,6 +63,8 @@ class DeviceWork {
     std::string codec;
     bool complete;  // whether there are kernels, and all are loaded
     std::vector<Kernel> kernels;
+    // True if one pass over the payload is enough, checksum included.
+    bool in_one_go() const;
   };
   struct Machine;
   struct Lane;
@@ -113,7 +115,8 @@ class DeviceWork {
     uint8_t *staged, *header;  // pinned
     const uint8_t* payloads[2];  // on the host, of frames that are decoded or added
     uint64_t nbytes;  // of the frame; 0 before that is known
-    uint64_t fetched;  // bytes of the frame that were copied to the host
+    uint64_t fetched;  // bytes of the frame that are on the host
+    bool maps;  // ENCODE: kernels write the frame to memory of the host
     uint64_t sample;  // offset of the block's sample
     double bound;
     bool clears;  // DECODE: values are added to zeros
@@ -166,6 +169,7 @@ class DeviceWork {
   void issue_sums(Launch* launch);
   void issue_samples(Launch* launch);
   void send_jobs(Launch* launch);
+  static bool is_mapped(const Plan& plan, const Frame& frame);
   static void send_payload(const Launch& launch, const Frame& frame, const uint8_t* payload, Address to);
   // Of kernels that form checksums, those that are wanted; or these alone.
   void launch_kernels(Launch* launch, const Plan& plan, size_t first, size_t n, bool sums_up = true,

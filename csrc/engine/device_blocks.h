@@ -9,6 +9,10 @@ namespace engine {
 // Multiples of which frames and scratch memory begin at.
 inline uint64_t rounded(uint64_t nbytes) { return (nbytes + 127) / 128 * 128; }
 
+// Kernels write and read the frames of blocks of so many bytes at most in pinned memory, which saves a copy; those
+// of larger ones are copied, so that multiprocessors do not wait for the bus.
+constexpr uint64_t most_mapped = 1 << 20;
+
 inline Address address_of(const Span& block) { return reinterpret_cast<Address>(block.data); }
 
 inline uint64_t reals(const Span& block) { return block.n * (is_complex(block.dtype) ? 2 : 1); }

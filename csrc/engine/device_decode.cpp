@@ -35,6 +35,12 @@ const uint8_t* DeviceWork::payload_of(Launch* launch, const Frame& frame) {
   return launch->staged.back();
 }
 
+// True if kernels read a payload, once, where it lies in memory of the host.
+bool DeviceWork::is_mapped(const Plan& plan, const Frame& frame) {
+  return !frame.gpu && !frame.lent && frame.allocator == &pinned() && plan.in_one_go() &&
+         frame.header.nbytes() <= most_mapped && pinned().is_mapped(frame.memory);
+}
+
 void DeviceWork::send_payload(const Launch& launch, const Frame& frame, const uint8_t* payload, Address to) {
   const uint64_t nbytes = frame.header.payload_nbytes;
   const Address from = reinterpret_cast<Address>(frame.memory) + HEADER_NBYTES;
@@ -72,7 +78,7 @@ DeviceWork::Launch* DeviceWork::describe_decodes(const std::vector<Machine*>& gr
     const DeviceOp& op = group[i]->op;
     const Header& h = op.frame->header;
     Job& job = launch->jobs()[i];
-    if (is_in_place(*op.frame, op.gpu)) {
+    if (is_in_place(*op.frame, op.gpu) || is_mapped(own, *op.frame)) {
       job.src = reinterpret_cast<Address>(op.frame->memory) + HEADER_NBYTES;
     } else {
       job.src = allocate(group[i], rounded(h.payload_nbytes));

@@ -54,7 +54,7 @@ DeviceWork::Launch* DeviceWork::describe_encodes(const std::vector<Machine*>& gr
     const uint64_t room = rounded(HEADER_NBYTES + block.nbytes() + SLACK);
     Job& job = launch->jobs()[i];
     job.src = address_of(block);
-    job.dst = HEADER_NBYTES + (direct_ ? allocate_frame(&m, room) : allocate(&m, room));
+    job.dst = HEADER_NBYTES + allocate_frame(&m, room);
     job.nbytes = block.nbytes();
     job.n = units(plan.codec, reals(block), block.nbytes());
     if (const uint64_t nbytes = scratch_of(block)) {
@@ -66,8 +66,8 @@ DeviceWork::Launch* DeviceWork::describe_encodes(const std::vector<Machine*>& gr
     const int64_t known = block.ndim() > 1 ? -1 : payload_nbytes(plan.codec, block.dtype, block.n, params);
     m.nbytes = known >= 0 && uint64_t(known) <= block.nbytes() ? HEADER_NBYTES + uint64_t(known) : 0;
     m.bound = 0;
-    m.fetched = direct_ ? HEADER_NBYTES : m.nbytes ? m.nbytes : guess(m);
-    if (m.fetched) hold_frame(&m);
+    m.fetched = m.maps ? room : direct_ ? HEADER_NBYTES : m.nbytes ? m.nbytes : guess(m);
+    if (m.fetched && !m.maps) hold_frame(&m);
   }
   return launch;
 }
@@ -96,7 +96,10 @@ void DeviceWork::issue_encodes(Launch* launch) {
     fetch_results(launch);
   launch->machines.clear();
   for (Machine* machine : group) {
-    if (machine->fetched) {
+    if (machine->maps) {
+      machine->state = State::FRAME;
+      await(launch->lane, machine, nullptr);
+    } else if (machine->fetched) {
       const uint64_t end = machine->fetched;
       machine->fetched = 0;
       fetch_frame(machine, end);
@@ -108,13 +111,19 @@ void DeviceWork::issue_encodes(Launch* launch) {
   if (!launch->machines.empty()) await(launch->lane, nullptr, launch);
 }
 
-// Has a frame that stays there in a GPU's memory.
+// Gives a frame memory: of the device for good, of the host where kernels write it there, or of the operation.
 Address DeviceWork::allocate_frame(Machine* machine, uint64_t room) {
   Frame& frame = *machine->op.made;
   Gpu* gpu = machine->op.gpu;
-  frame.memory = gpu->memory().get(room);
-  frame.room = room, frame.allocator = &gpu->memory(), frame.gpu = gpu;
-  return reinterpret_cast<Address>(frame.memory);
+  machine->maps = !direct_ && machine->op.block.nbytes() <= most_mapped && machine->plan->in_one_go();
+  if (!direct_ && !machine->maps) return allocate(machine, room);
+  frame.allocator = direct_ ? &gpu->memory() : static_cast<Allocator*>(&pinned());
+  frame.memory = frame.allocator->get(room);
+  frame.room = room, frame.gpu = direct_ ? gpu : nullptr;
+  if (!machine->maps || pinned().is_mapped(frame.memory)) return reinterpret_cast<Address>(frame.memory);
+  drop_frame(machine);
+  machine->maps = false;
+  return allocate(machine, room);
 }
 
 // So many bytes of a frame whose size is not known are copied with it; 0 for the first one of a call.

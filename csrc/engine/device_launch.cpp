@@ -55,6 +55,10 @@ const DeviceWork::Plan* DeviceWork::plan(Gpu* gpu, Verb verb, uint64_t codec, ui
   return &plans.front();
 }
 
+bool DeviceWork::Plan::in_one_go() const {
+  return std::none_of(kernels.begin(), kernels.end(), [](const Kernel& one) { return one.by_nbytes; });
+}
+
 // Launches it with what is like it; the host carries it out where kernels are missing, of what is `found` too:
 // the type of which the largest magnitude is wanted.
 void DeviceWork::enqueue(Machine* machine, uint32_t found) {

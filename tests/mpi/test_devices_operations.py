@@ -187,8 +187,9 @@ def test_pinned_memory_that_the_driver_does_not_have(comm, agree, device, spec, 
 
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "lossless", "none"])
 def test_memory_that_a_device_does_not_have(comm, agree, device, spec):
-    """The host codes in its place."""
-    c, n = compcoll.Comm(comm, codec=spec, min_nbytes=0), 150_000
+    """The host codes in its place, also chunks that are too large for kernels to write to pinned memory."""
+    rule = {"codec": spec, "chunk_nbytes": 2 << 20}
+    c, n = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]}), 300_000
     send = np.resize(walk(comm.rank, 5000), n * comm.size)
     c.Alltoall(send, host := np.zeros_like(send))
     mine, ours = on(device, send), on(device, np.zeros_like(send))
