@@ -37,6 +37,10 @@ ANSWER = 1
 END = "after the last test"
 
 
+def pytest_addoption(parser):
+    parser.addoption("--gpu", action="store_true", help="run tests of devices on this machine's GPU")
+
+
 @pytest.hookimpl(trylast=True)  # behind the reporter's own
 def pytest_configure(config):
     config.addinivalue_line("markers", "exhaustive(but=0): `make test` runs so many sets of parameters")
@@ -48,6 +52,11 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
+    if config.getoption("gpu"):
+        # Warnings of CuPy and torch are none of ours, wherever they say that they come from.
+        for item in items:
+            item.add_marker(pytest.mark.filterwarnings("default"))
+            item.add_marker(pytest.mark.filterwarnings("error::RuntimeWarning:compcoll"))
     if EXHAUSTIVE == "1" or config.option.keyword or any("::" in argument for argument in config.args):
         return
     of_test = defaultdict(list)

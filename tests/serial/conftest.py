@@ -11,18 +11,10 @@ from compcoll.core import _cpu
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 
-def pytest_addoption(parser):
-    parser.addoption("--gpu", action="store_true", help="run test_devices_bytes.py on a GPU, by CuPy")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Load the library that stands for NVIDIA's, where tests need one, before the engine looks for that."""
-    if config.getoption("gpu", False):
-        # Warnings of CuPy and torch are none of ours, wherever they say that they come from.
-        for item in items:
-            item.add_marker(pytest.mark.filterwarnings("default"))
-            item.add_marker(pytest.mark.filterwarnings("error::RuntimeWarning:compcoll"))
+    if config.getoption("gpu"):
         return
     need = any({"cupy", "device"} & set(getattr(item, "fixturenames", ())) for item in items)
     if need or "standin_driver" in sys.modules:
@@ -66,7 +58,7 @@ def outside(monkeypatch):
 @pytest.fixture
 def cupy(request):
     """CuPy of this machine with ``--gpu``, or what stands for it."""
-    if request.config.getoption("gpu", False):
+    if request.config.getoption("gpu"):
         from compcoll.devices import cuda
 
         if not cuda.is_usable():

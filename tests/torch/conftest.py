@@ -23,12 +23,14 @@ from executor import compiler, make_by_one  # noqa: E402
 
 #: GPUs of the tests, some of which tests break.
 N_DEVICES = 4
-
+#: Whether tests run on this machine's GPU, and nothing stands for NVIDIA's library.
+_REAL = "--gpu" in sys.argv
 
 os.environ.setdefault("COMPCOLL_STANDIN_DEVICES", str(N_DEVICES))
 # The library that stands for NVIDIA's is there before the engine looks for that.
-make_by_one(MPI.COMM_WORLD, standin.load)
-_DRIVER = standin.load() if compiler() else None
+if not _REAL:
+    make_by_one(MPI.COMM_WORLD, standin.load)
+_DRIVER = standin.load() if compiler() and not _REAL else None
 
 import compcoll.torch  # noqa: E402
 from compcoll.devices.memory import DeviceArray  # noqa: E402
@@ -83,16 +85,24 @@ def agree(world):
 def gpu(request, monkeypatch, world):
     """A device of which nobody gives MPI an address, or takes its memory for the host's.
 
-    Its number may be a parameter: one that has failed is of no more use to the process.
+    Its number may be a parameter: one that has failed is of no more use to the process. With ``--gpu`` it is
+    this machine's, which ranks may share, and tests that break one are left out.
     """
+    import torch_device
+
+    monkeypatch.setattr(DeviceArray, "__cuda_array_interface__", property(_refuse))
+    monkeypatch.setattr(DeviceArray, "__array__", _refuse)
+    if _REAL:
+        if not torch.cuda.is_available() or hasattr(request, "param"):
+            pytest.skip("breaks a GPU" if hasattr(request, "param") else "this torch finds no GPU")
+        yield (gpu := torch_device.RealGpu(dist.get_rank() % torch.cuda.device_count()))
+        gpu.finish()
+        return
     if _DRIVER is None:
         pytest.skip("needs g++ on x86-64")
     import fake_torch
-    from torch_device import Gpu
 
-    gpu = Gpu(getattr(request, "param", 0), dist.get_rank())
-    monkeypatch.setattr(DeviceArray, "__cuda_array_interface__", property(_refuse))
-    monkeypatch.setattr(DeviceArray, "__array__", _refuse)
+    gpu = torch_device.Gpu(getattr(request, "param", 0), dist.get_rank())
     with standin.installed(), fake_torch.installed(gpu):
         yield gpu
         gpu.finish()

@@ -1,7 +1,7 @@
-"""A GPU for the backend where there is none: tensors of the host in memory of the tests' driver.
+"""A GPU for the backend: this machine's, or tensors of the host in memory of the tests' driver.
 
-Nothing happens on it before somebody asks whether it is done (tests/serial/standin.py), what torch does on
-it neither: so an order that is not kept shows in the values.
+Nothing happens on the latter before somebody asks whether it is done (tests/serial/standin.py), what torch
+does on it neither: so an order that is not kept shows in the values.
 """
 
 import os
@@ -17,6 +17,9 @@ import torch
 from compcoll.engine import _engine
 from compcoll.torch import peers
 
+#: Of a GPU's clock: some 200 ms.
+CYCLES = 400_000_000
+
 
 class Gpu(fake_torch.Gpu):
     """`compcoll.torch.gpu.Gpu`, of which tests see the streams."""
@@ -31,6 +34,11 @@ class Gpu(fake_torch.Gpu):
         before = self.device.current
         self.device.use(fake_torch.Stream(self.device))
         return before
+
+    @property
+    def launched(self):
+        """Whether there was a launch of a kernel; None where that is not known."""
+        return bool(self.device.launches)
 
     def drain(self):
         """Wait for all streams."""
@@ -53,8 +61,7 @@ class Gpu(fake_torch.Gpu):
 
     def finish(self):
         """Run all that is left, and all that is started meanwhile, as after an error."""
-        for group in peers.cores():
-            group.flush()
+        flush()
         end = time.monotonic() + 30
         while time.monotonic() < end and _engine._started:
             time.sleep(1e-3)
@@ -62,3 +69,74 @@ class Gpu(fake_torch.Gpu):
             int(os.environ["COMPCOLL_STANDIN_DEVICES"])
         ):  # marks of calls that failed on one may wait on others
             self.device.lib.standin_drain(index, 1)
+
+
+class RealGpu:
+    """A GPU of this machine, with what tests ask of one; ``device`` is the GPU itself."""
+
+    launched = None
+
+    def __init__(self, index):
+        self.place, self.device = torch.device("cuda", index), self
+        torch.cuda.set_device(self.place)
+        self._others = [torch.cuda.Stream() for _ in range(4)]
+
+    @property
+    def current(self):
+        """The caller's stream."""
+        return RealStream(torch.cuda.current_stream())
+
+    def use(self, stream):
+        """Make a stream the caller's."""
+        torch.cuda.set_stream(stream.stream)
+
+    def other_stream(self):
+        before = self.current
+        torch.cuda.set_stream(torch.cuda.Stream())
+        return before
+
+    def tensor(self, values):
+        return values.detach().to(self.place)
+
+    def copy_later(self, tensor):
+        into = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return into.copy_(tensor, non_blocking=True)
+
+    def synchronize(self):
+        torch.cuda.current_stream().synchronize()
+
+    def drain(self):
+        torch.cuda.synchronize()
+
+    def delay(self):
+        for stream in self._others:
+            RealStream(stream).hold(CYCLES // 20)
+
+    def finish(self):
+        flush()
+        torch.cuda.synchronize()
+        torch.cuda.set_stream(torch.cuda.default_stream())
+
+
+class RealStream:
+    """A stream of torch's that can be held: busy with a kernel that waits."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def hold(self, cycles=CYCLES):
+        with torch.cuda.stream(self.stream):
+            torch.cuda._sleep(cycles)
+
+    def release(self):
+        self.stream.synchronize()
+
+    @property
+    def done(self):
+        return self.stream.query()
+
+
+def flush():
+    """Have all groups end what they have started."""
+    for group in peers.cores():
+        group.flush()
