@@ -1,8 +1,9 @@
-"""Collectives of GPU memory beside plain staging by hand; `gpu_check` starts it on several ranks.
+"""Calls on GPU memory beside plain staging by hand; `gpu_check` starts it on 2 ranks.
 
 Each row is printed as it is found, a line of JSON, so that what was measured is not lost with what hangs.
 Rows ``hand`` are what a program does by itself: pinned memory, copies of what other ranks send and receive,
-and MPI in between. Speed-ups are over these.
+and MPI in between. Speed-ups are over these. Large compressed calls have beside them the time in which MPI
+alone exchanges the bytes that this rank's report says were sent.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ from mpi4py import MPI
 import compcoll
 from benchmarks.gpu_machine import Machine, arguments, is_late, open_machine, report, size_of, slowest
 
-SPECS = ("none", "lossless", "bfp:bits=7", "bfp:bits=14", "zfp:rate=8", "szp:abs=1e-3", "mpc")
-FEW = ("none", "lossless", "bfp:bits=7")
-OPERATIONS = ("Alltoall", "Allgather", "Bcast", "Allreduce")
+#: For all calls; for the largest Alltoall; and for that one where there is time.
+SPECS = ("none", "lossless", "bfp:bits=7")
+MORE = ("bfp:bits=8", "zfp:rate=8")
+OTHERS = ("bfp:bits=14", "szp:abs=1e-3", "mpc")
+OPERATIONS = ("Alltoall", "Allgather", "Allreduce", "Bcast", "Sendrecv")
+#: Calls that are measured with host memory on all ranks but 0, too.
+ALONE = ("Alltoall", "Bcast")
 SMALL = (64 << 10, 1 << 20, 8 << 20)
+FRAME = 1 << 20  # bytes of a message where MPI is alone
 UP, DOWN, ACROSS = 1, 2, 3  # kinds of copies
 
 
@@ -28,66 +34,78 @@ def main() -> None:
     """Measure until the time is over."""
     parser = arguments(60)
     parser.add_argument("--brief", action="store_true", help="two sizes, few codecs, all ranks on GPUs")
+    parser.add_argument("--only", metavar="'CALL CODEC'", help="of the largest size")
     options = parser.parse_args()
     comm = MPI.COMM_WORLD
     machine, end = open_machine(options.fake, comm.rank), time.monotonic() + options.seconds
-    small = () if options.fake else SMALL[1:2] if options.brief else SMALL
-    cases = [(op, n, False) for n in (*machine.messages, *small) for op in OPERATIONS]
-    if not options.brief:
-        cases += [(op, machine.messages[0], True) for op in ("Alltoall", "Bcast")]
+    large = machine.messages[0]
+    sizes = (large, *(() if options.fake else SMALL[1:2] if options.brief else SMALL))
+    cases = [(op, n, False) for n in sizes for op in OPERATIONS[: 4 if options.brief else 5]]
+    cases += [(op, n, True) for n in sizes for op in ALONE if not options.brief]
+    if options.only:
+        op, spec = options.only.split()
+        cases = [(op, large, False)]
     for op, nbytes, alone in cases:
-        if not is_late(end, f"{op}, {comm.size} ranks, {size_of(nbytes)}"):
-            for row in measure(comm, machine, op, nbytes, alone, options.brief):
+        runs = [(one, 0) for one in ((spec,) if options.only else SPECS)]
+        if (op, nbytes, alone) == ("Alltoall", large, False) and not options.only:
+            more = () if options.brief else OTHERS
+            runs += [*((one, 0) for one in (*MORE, *more)), *((SPECS[2], n) for n in machine.chunks if more)]
+        if not is_late(end, f"{op}, {size_of(nbytes)}"):
+            for row in measure(comm, machine, op, nbytes, alone, runs):
                 report(row)
 
 
 def measure(
-    comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int, alone: bool = False, brief: bool = False
+    comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int, alone: bool, runs: list[tuple[str, int]]
 ) -> Iterator[dict[str, Any]]:
-    """Rows of one operation and size; with ``alone`` all ranks but 0 have host memory."""
+    """Rows of one operation and size, by hand and with codecs in chunks of some bytes, or of the library's.
+
+    ``alone``: all ranks but 0 have host memory.
+    """
     arrays = Arrays(comm, machine, op, nbytes, not alone or comm.rank == 0)
     repeats = machine.repeats * min(max(machine.messages[0] // nbytes, 1), 10)
     end = f"{size_of(nbytes)}{', rank 0 alone on the GPU' * alone}"
-    hand, expected = slowest(by_hand(comm, machine, op, arrays), repeats), arrays.host[1].copy()
-    _call(comm, op, arrays.host[0], expected)
-    right = all(comm.allgather(np.array_equal(arrays.result(), expected)))
-    found = {"status": "ok"} if right else {"status": "failed", "why": "other values than MPI's"}
-    yield {"what": f"{op} hand, {end}", **found, "ranks": comm.size, "ms": hand * 1e3}
-    large = nbytes == machine.messages[0]
-    # Every codec at the largest chunks, and of one what chunks cost; 0 is what the library chooses.
-    runs = [(spec, 0) for spec in FEW]
-    if large and not alone:
-        runs += [(FEW[2], chunk) for chunk in machine.chunks]
-        runs += [(spec, machine.chunks[-1]) for spec in SPECS if spec not in FEW and not brief]
+    about: dict[str, Any] = {"gpu_shared": False} if alone else {}
+    expected, hand = arrays.host[1].copy(), 0.0
+    for name in ("hand by MPI_Alltoall", "hand") if op == "Alltoall" and not alone else ("hand",):
+        arrays.reset()
+        hand = slowest(by_hand(comm, machine, op, arrays, name != "hand"), repeats)
+        _call(comm, op, arrays.host[0], expected)
+        right = all(comm.allgather(np.array_equal(arrays.result(), expected)))
+        found = {"status": "ok"} if right else {"status": "failed", "why": "other values than MPI's"}
+        yield {"what": f"{op} {name}, {end}", **found, "ms": hand * 1e3, **about}
     for spec, chunk in runs:
-        row: dict[str, Any] = {"what": f"{op} {spec}, {end}", "status": "ok", "ranks": comm.size}
-        row |= {"chunk": size_of(chunk)} if chunk else {}
+        row = {"what": f"{op} {spec}, {end}", "status": "ok", **about}
         rule = {"codec": spec, **({"chunk_nbytes": chunk} if chunk else {})}
-        ours = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]}, owner_exact=op == "Bcast")
-        problem, same = "", False
-        try:
-            arrays.reset()
-            took = slowest(lambda c=ours: _call(c, op, *arrays.user), repeats)
-            about = ours.report
-            result = arrays.result()
-            _call(ours, op, *arrays.host)
-            same = np.array_equal(result.view(np.uint32), arrays.host[1].view(np.uint32))
-        except Exception as error:  # raised on all ranks, or the time runs out
-            problem = f"{type(error).__name__}: {error}"
-        if any(problems := comm.allgather(problem)):
-            yield {**row, "status": "failed", "why": next(filter(None, problems))}
+        row |= {"chunk": size_of(chunk)} if chunk else {}
+        took, problem, sent = compressed(comm, op, arrays, rule, repeats)
+        if problem:
+            yield {**row, "status": "failed", "why": problem}
             continue
-        if not all(comm.allgather(same)):
-            yield {**row, "status": "failed", "why": "the bits are not those of host arrays"}
-            continue
-        yield {
-            **row,
-            "ms": took * 1e3,
-            "hand ms": hand * 1e3,
-            "speedup": hand / took,
-            "ratio": about.ratio,
-            "accelerated": about.accelerated,
-        }
+        row |= {"ms": took * 1e3, "hand ms": hand * 1e3, "speedup": hand / took}
+        row |= {"ratio": sent.ratio, "accelerated": sent.accelerated}
+        if sent.accelerated and nbytes == machine.messages[0]:
+            mpi = slowest(mpi_alone(comm, arrays, sent.wire_nbytes), repeats)
+            row |= {"wire bytes": sent.wire_nbytes, "mpi alone ms": mpi * 1e3, "over mpi alone": took / mpi}
+        yield row
+
+
+def compressed(
+    comm: MPI.Intracomm, op: str, arrays: Arrays, rule: dict[str, Any], repeats: int
+) -> tuple[float, str, Any]:
+    """Seconds of a call under a rule, what is wrong with it on any rank, and its report."""
+    ours = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]}, owner_exact=op == "Bcast")
+    problem, took, report = "", 0.0, ours.report
+    try:
+        arrays.reset()
+        took = slowest(lambda: _call(ours, op, *arrays.user), repeats)
+        report, result = ours.report, arrays.result()
+        _call(ours, op, *arrays.host)
+        if not np.array_equal(result.view(np.uint32), arrays.host[1].view(np.uint32)):
+            problem = "the bits are not those of host arrays"
+    except Exception as error:  # raised on all ranks, or the time runs out
+        problem = f"{type(error).__name__}: {error}"
+    return took, next(filter(None, comm.allgather(problem)), ""), report
 
 
 class Arrays:
@@ -133,10 +151,12 @@ class Arrays:
         return self.user[1].get() if self.on_gpu else self.user[1]
 
 
-def by_hand(comm: MPI.Intracomm, machine: Machine, op: str, arrays: Arrays) -> Callable[[], None]:
-    """The call of a program without a library: a rank's own block stays on its GPU."""
+def by_hand(
+    comm: MPI.Intracomm, machine: Machine, op: str, arrays: Arrays, whole: bool = False
+) -> Callable[[], None]:
+    """The call of a program without a library: a rank's own block stays on its GPU, or goes through MPI."""
     runtime, stream = machine.cupy.cuda.runtime, machine.cupy.cuda.Stream(non_blocking=True)
-    (send, recv), on_gpu, size, root = arrays.addresses, arrays.on_gpu, comm.size, 0
+    (send, recv), on_gpu, size, peer = arrays.addresses, arrays.on_gpu, comm.size, 1 - comm.rank
     # A rank with host memory calls MPI with that.
     out, into = arrays.host if on_gpu else arrays.user
     staged_out, staged_in = out.ctypes.data, into.ctypes.data
@@ -166,35 +186,53 @@ def by_hand(comm: MPI.Intracomm, machine: Machine, op: str, arrays: Arrays) -> C
         copy(staged_in + own, send, block, DOWN)
         stream.synchronize()
         copy(recv + own, send, block, ACROSS)
-        if not on_gpu:
-            into.view(np.uint8)[own : own + block] = out.view(np.uint8)
         comm.Allgather(MPI.IN_PLACE, into)
         for start, n in others:
             copy(recv + start, staged_in + start, n, UP)
 
     def bcast() -> None:
-        if comm.rank == root:
+        if comm.rank == 0:
             copy(staged_in, recv, total, DOWN)
             stream.synchronize()
-        comm.Bcast(into, root)
-        if comm.rank != root:
+        comm.Bcast(into, 0)
+        if comm.rank != 0:
             copy(recv, staged_in, total, UP)
 
-    def allreduce() -> None:
-        copy(staged_in, send, total, DOWN)
+    def staged(place: int, call: Callable[[], Any]) -> None:
+        copy(place, send, total, DOWN)
         stream.synchronize()
-        if not on_gpu:
-            into[:] = out
-        comm.Allreduce(MPI.IN_PLACE, into)
+        call()
         copy(recv, staged_in, total, UP)
 
-    chosen = {f.__name__: f for f in (alltoall, allgather, bcast, allreduce)}[op.lower()]
+    chosen = {
+        "Alltoall": (lambda: staged(staged_out, lambda: comm.Alltoall(out, into))) if whole else alltoall,
+        "Allgather": allgather,
+        "Bcast": bcast,
+        "Allreduce": lambda: staged(staged_in, lambda: comm.Allreduce(MPI.IN_PLACE, into)),
+        "Sendrecv": lambda: staged(staged_out, lambda: comm.Sendrecv(out, peer, 0, into, peer, 0)),
+    }[op]
     return lambda: (chosen(), stream.synchronize())[1]
+
+
+def mpi_alone(comm: MPI.Intracomm, arrays: Arrays, nbytes: int) -> Callable[[], None]:
+    """What each of two ranks has sent, from pinned memory to the other's, in messages of `FRAME` bytes."""
+    peer = 1 - comm.rank
+    theirs = comm.sendrecv(nbytes, peer, 0, None, peer, 0)
+    (out, mine), (into, other) = zip((x.view(np.uint8) for x in arrays.host), (nbytes, theirs), strict=True)
+
+    def exchange() -> None:
+        requests = [comm.Irecv(into[i : min(i + FRAME, other)], peer) for i in range(0, other, FRAME)]
+        requests += [comm.Isend(out[i : min(i + FRAME, mine)], peer) for i in range(0, mine, FRAME)]
+        MPI.Request.Waitall(requests)
+
+    return exchange
 
 
 def _call(comm: MPI.Intracomm, op: str, send: Any, recv: Any) -> None:
     if op == "Bcast":
         comm.Bcast(recv, 0)
+    elif op == "Sendrecv":
+        comm.Sendrecv(send, 1 - comm.rank, 0, recv, 1 - comm.rank, 0)
     else:
         getattr(comm, op)(send, recv)
 

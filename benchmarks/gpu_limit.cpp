@@ -1,6 +1,7 @@
 // What the driver and MPI allow for an Alltoall of GPU memory between two ranks; benchmarks/gpu_limit.py
-// compiles this and calls it. For each chunk it does what the library has to do, and nothing else: upload a
-// job, launch, copy frame and result down, send when they have come, and the same upwards for what arrives.
+// compiles this and calls it. It does what the library has to do, and nothing else: upload the jobs, together
+// or each before its launch, and for each chunk launch, copy frame and result down, send when they have come,
+// and the same upwards for what arrives.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -19,7 +20,8 @@ struct Mpi {
 struct Exchange {
   uint64_t block, chunk, frame;  // bytes: of a rank's block, of a chunk, and of what travels for it
   uint64_t n, params[2], send, recv;
-  uint32_t grid, threads, rank, device, kernels, unused;  // whether there are copies, and launches
+  uint32_t grid, threads, rank, device, kernels,
+      uploads;  // whether there are copies, launches, an upload for each
   uint8_t header[80];
 };
 
@@ -44,7 +46,7 @@ struct Entry {
 static_assert(sizeof(Entry) == 224 && offsetof(Entry, out) == 64, "csrc/cuda/job.cuh");
 
 constexpr uint64_t header_nbytes = 80, payload_at = 56, checksum_at = 72;  // compcoll/frame.py
-constexpr int streams = 4, most = 64, not_ready = 600;                     // the last one is the driver's
+constexpr int streams = 4, most = 64, not_ready = 600;  // the last one is the driver's
 
 struct Side {
   void *stream[streams], *event[most];
@@ -130,12 +132,13 @@ double exchange(const Mpi& mpi, const Exchange& x) {
       describe(x, down, k, mine + k * x.chunk, down.frames + k * room + 128, x.chunk);
       memcpy(down.entry[k].out.header, x.header, header_nbytes);
     }
-    copy(down.entries, down.entry, K * sizeof(Entry), down.stream[0]);
+    if (!x.uploads) copy(down.entries, down.entry, K * sizeof(Entry), down.stream[0]);
     CUDA(cuEventRecord, ready, down.stream[0]);
     for (int s = 1; s < streams; s++) CUDA(cuStreamWaitEvent, down.stream[s], ready, 0u);
   }
   for (int k = 0; k < K && x.device; k++) {
     void* stream = down.stream[k % streams];
+    if (x.uploads) copy(down.entries + k * sizeof(Entry), &down.entry[k], sizeof(Entry), stream);
     if (x.kernels) launch(x, encoder, down, k, stream);
     copy(host(down, k), x.kernels ? down.frames + k * room + lead : mine + k * x.chunk, x.frame, stream);
     CUDA(cuEventRecord, down.event[k], stream);
@@ -188,13 +191,9 @@ extern "C" double limit_open(const void* image, const char* encode, const char* 
   CUDA(cuStreamCreate, &own_stream, 1u);
   for (void** event : {&own_event, &ready}) CUDA(cuEventCreate, event, 2u);
   return 0;
-} catch (const std::exception& error) {
-  return problem = error.what(), -1;
-}
+} catch (const std::exception& error) { return problem = error.what(), -1; }
 
 // Seconds of an Alltoall, or -1.
 extern "C" double limit_exchange(const Mpi& mpi, const Exchange& x, int handle_nbytes) try {
   return handle_nbytes == 4 ? exchange<uint32_t>(mpi, x) : exchange<uint64_t>(mpi, x);
-} catch (const std::exception& error) {
-  return problem = error.what(), -1;
-}
+} catch (const std::exception& error) { return problem = error.what(), -1; }

@@ -1,8 +1,9 @@
 """The least time of an Alltoall of GPU memory between two ranks; `gpu_check` starts it.
 
 gpu_limit.cpp has no Python and no library between driver and MPI. Rows ``limit`` do with `SPEC` what the
-library has to do, ``hand in C`` copies down, exchanges and copies up, and ``MPI alone`` exchanges as many
-bytes of pinned memory. `offline_bundle` compiles it for machines without a compiler.
+library has to do, with one upload of all jobs or with one for each chunk, ``hand in C`` copies down,
+exchanges and copies up, and ``MPI alone`` exchanges as many bytes of pinned memory. `offline_bundle` compiles
+it for machines without a compiler.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ from compcoll.devices import kernels, nvrtc
 
 SPEC = "bfp:bits=7"
 #: Bytes of a rank's buffer, half of which is for the other one, and of chunks.
-CASES = {64 << 20: (1, 2, 4, 8, 16), 8 << 20: (1, 2, 4), 1 << 20: (), 64 << 10: ()}
+CASES: dict[int, tuple[int, ...]] = {
+    64 << 20: (1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20),
+    8 << 20: (1 << 20, 4 << 20),
+    1 << 20: (512 << 10,),
+    64 << 10: (32 << 10,),
+}
 REPEATS = 20
 
 
@@ -67,7 +73,7 @@ class Exchange(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in ("block", "chunk", "frame", "n")),
         ("params", ctypes.c_uint64 * 2),
         *((name, ctypes.c_uint64) for name in ("send", "recv")),
-        *((name, ctypes.c_uint32) for name in ("grid", "threads", "rank", "device", "kernels", "unused")),
+        *((name, ctypes.c_uint32) for name in ("grid", "threads", "rank", "device", "kernels", "uploads")),
         ("header", ctypes.c_uint8 * frame.HEADER_NBYTES),
     ]
 
@@ -96,7 +102,9 @@ class Limit:
             raise RuntimeError(self.library.limit_problem().decode())
         return result
 
-    def row(self, name: str, total: int, chunk: int, device: bool, coded: bool) -> dict[str, Any]:
+    def row(
+        self, name: str, total: int, chunk: int, device: bool, coded: bool, uploads: bool = False
+    ) -> dict[str, Any]:
         """A row of one way to exchange ``total`` bytes of each rank."""
         block, n = total // 2, chunk // 4
         mine, theirs = (self.values[r][: total // 4] for r in (self.comm.rank, 1 - self.comm.rank))
@@ -110,7 +118,7 @@ class Limit:
             kernel_jobs.grid(self.encoder, n, self.machine.device.max_grid),
             self.encoder.threads,
         )
-        x.rank, x.device, x.kernels = self.comm.rank, device, coded
+        x.rank, x.device, x.kernels, x.uploads = self.comm.rank, device, coded, uploads
         times, size = [], MPI._sizeof(MPI.COMM_WORLD)
         self.recv.set(np.zeros_like(self.values[0]))
         self.machine.cupy.cuda.Device().synchronize()
@@ -142,7 +150,7 @@ def main() -> None:
     options = parser.parse_args()
     comm, end = MPI.COMM_WORLD, time.monotonic() + options.seconds
     cases = dict(list(CASES.items())[:1]) if options.brief else CASES
-    cases = {16 << 10: ()} if options.fake else cases
+    cases = {16 << 10: (4 << 10,)} if options.fake else cases
 
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -162,10 +170,12 @@ def main() -> None:
         return
     try:
         for total, sizes in cases.items():
-            for chunk in (*(size << 20 for size in sizes), *(() if sizes else (total // 2,))):
+            for chunk in sizes:
                 if is_late(end, f"limit, {size_of(total)}"):
                     return
                 report(limit.row(f"limit {SPEC}", total, chunk, True, True))
+                if chunk < total // 2:
+                    report(limit.row(f"limit {SPEC}, an upload a chunk", total, chunk, True, True, True))
                 report(limit.row("MPI alone", total, chunk, False, False))
             report(limit.row("hand in C", total, total // 2, True, False))
     except Exception as error:

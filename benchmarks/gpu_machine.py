@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu_rows import FAKE
 from compcoll.devices import cuda
 from compcoll.devices.kernels import Kernel
 from compcoll.devices.memory import DeviceArray, wrap
@@ -40,9 +41,6 @@ __all__ = [
     "size_of",
     "slowest",
 ]
-
-#: The option that puts the tests' stand-in in the GPU's place, to try out everything but the GPU.
-FAKE = "--fake"
 
 
 class Device:
@@ -317,7 +315,7 @@ def report(row: dict[str, Any]) -> None:
     from mpi4py import MPI
 
     if MPI.COMM_WORLD.rank == 0:
-        print(json.dumps(row), flush=True)
+        print(json.dumps({**row, "ranks": MPI.COMM_WORLD.size}), flush=True)
 
 
 def is_late(end: float, what: str) -> bool:

@@ -1,9 +1,10 @@
-"""The torch backend on CUDA tensors; `gpu_check` starts it on several ranks.
+"""The torch backend on CUDA tensors, in time; `gpu_check` starts it on 2 ranks.
 
-Results are compared with those of the same tensors on the host, by gloo where nothing is lossy; times stand
-beside gloo's with copies to the host and back. Each row is printed as it is found, a line of JSON.
-``--part`` chooses among the operations, steps of DDP and FSDP2, weights that WeightSync and checkpoints
-bring, and NCCL over sockets, for which ranks on one GPU claim to be on hosts of their own.
+tests/torch checks its results. Times stand beside gloo's with copies to the host and back, or beside those
+of NCCL over sockets, for which ranks on one GPU claim to be on hosts of their own. Each row is printed as it
+is found, a line of JSON. ``--part`` chooses among operations, steps of DDP and FSDP2, weights that WeightSync
+and checkpoints bring, and the first two with NCCL, where one of its kernels may wait for another rank's in
+vain: hooks, which have threads and groups of their own, come last.
 """
 
 from __future__ import annotations
@@ -13,21 +14,20 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 
-from benchmarks.gpu_machine import Machine, arguments, is_late, open_machine, report, slowest
+from benchmarks.gpu_machine import Machine, arguments, is_late, open_machine, report, size_of, slowest
 
 WORLD = MPI.COMM_WORLD
-SPECS = ("lossless", "bfp:bits=6")
-#: Whose order gloo chooses itself, and with it the rounding.
-SUMS = ("all_reduce", "reduce_scatter")
-#: Cycles of a kernel that only waits: some 50 ms, in which nothing of the host would be slow enough.
-CYCLES = 100_000_000
-LAYERS, WIDTH, BATCH, STEPS = 6, 2048, 64, 6
+SPECS = ("lossless", "bfp:bits=7")
+CODECS = ("lossless", "bfp:bits=8")  # of training
+#: Models by their number of layers, with 25 M and 126 M parameters.
+SMALL, LARGE, WIDTH, BATCH = 6, 30, 2048, 64
+STEPS = 6
 #: For NCCL, which takes two ranks on one GPU where they say that it is two, or are allowed to share it.
 NCCL = {
     "NCCL_HOSTID": f"rank{WORLD.rank}",
@@ -60,17 +60,16 @@ def main() -> None:
         return
     dist.init_process_group("compcoll")
     bench.gloo = dist.new_group(backend="gloo")
-    operations = (partial(bench.measure, op) for op in OPERATIONS)
     chosen = {
-        "operations": (bench.order, bench.churn, bench.overlap, *operations),
-        "training": (bench.ddp, bench.fsdp),
-        "weights": (bench.weights,),
-        "nccl": (bench.nccl,),
+        "operations": bench.operations,
+        "training": bench.training,
+        "weights": bench.weights,
+        "nccl": bench.beside_nccl,
     }[options.part]
-    for number, part in enumerate(chosen):
-        what = f"{options.part} {number}"
-        for row in () if is_late(end, what) else attempted(what, part):
-            report(row)
+    for row in attempted(options.part, chosen):
+        report(row)
+        if is_late(end, options.part):
+            break
     dist.destroy_process_group()
 
 
@@ -79,7 +78,7 @@ def attempted(what: str, part: Callable[[], Iterator[dict[str, Any]]]) -> Iterat
     try:
         yield from part()
     except Exception as error:
-        row = {"what": what, "status": "failed", "why": f"rank {WORLD.rank}: {error!r}"}
+        row = {"what": what, "status": "failed", "why": f"rank {WORLD.rank}: {error!r}", "ranks": WORLD.size}
         print(json.dumps(row), flush=True)
         WORLD.Abort(1)
 
@@ -92,23 +91,24 @@ def judged(row: dict[str, Any], right: bool, why: str = "other values") -> dict[
 #: Each operation: elements given and received by one of ``p`` ranks, ``n`` in its largest buffer; the call by
 #: its name since torch 2.13, and before.
 OPERATIONS: dict[str, tuple[Callable[[int, int], tuple[int, int]], tuple[str, ...]]] = {
+    "all_to_all": (lambda n, p: (n, n), ("all_to_all_single",)),
     "all_reduce": (lambda n, p: (0, n), ("all_reduce",)),
     "broadcast": (lambda n, p: (0, n), ("broadcast",)),
     "all_gather": (lambda n, p: (n // p, n), ("all_gather_single", "all_gather_into_tensor")),
     "reduce_scatter": (lambda n, p: (n, n // p), ("reduce_scatter_single", "reduce_scatter_tensor")),
-    "all_to_all": (lambda n, p: (n, n), ("all_to_all_single",)),
     "send and receive": (lambda n, p: (n, n), ()),
 }
 
 
 class Bench:
-    """The backend on a rank's GPU."""
+    """The backend on a rank's GPU, and groups that it is compared with: NCCL's if there is one, or gloo's."""
 
     def __init__(self, machine: Machine, fake: bool):
         import torch
 
         self.torch, self.machine, self.fake = torch, machine, fake
         self.gloo: Any = None
+        self.nccl: Any = None
         self.n = machine.messages[0] // 4 // WORLD.size * WORLD.size
         # Models are on the host in tests: what stands for CUDA there has no kernels but ours.
         self.on = "cpu" if fake else "cuda"
@@ -135,54 +135,42 @@ class Bench:
 
         return dist.new_group(pg_options=compcoll.torch.Options(spec, min_nbytes=0))
 
-    def values(self, n: int) -> Any:
-        """A rank's own, on the host."""
-        return self.torch.sin(self.torch.arange(n) / 50 + WORLD.rank)
-
     def finish(self) -> None:
         """Wait for all streams."""
         self.torch.cuda.synchronize()
 
     # -- each operation
 
-    def measure(self, op: str) -> Iterator[dict[str, Any]]:
-        """Rows of one operation."""
+    def operations(self, chosen: tuple[str, ...] = tuple(OPERATIONS)) -> Iterator[dict[str, Any]]:
+        """Rows of operations, those of NCCL too; gloo's are with copies to the host and back."""
         import torch.distributed as dist
 
-        sizes, names = OPERATIONS[op]
-        name = next((name for name in names if hasattr(dist, name)), "")
-        given, received = sizes(self.n, WORLD.size)
-        host = self.values(given), self.values(received)
-        send, recv = map(self.tensor, host)
-        staged = tuple(x.clone() for x in host)
+        groups = {spec: self.group(spec) for spec in SPECS}
+        for op in chosen:
+            sizes, names = OPERATIONS[op]
+            name = next((name for name in names if hasattr(dist, name)), "")
+            host = [self.torch.sin(self.torch.arange(n) / 50 + WORLD.rank) for n in sizes(self.n, WORLD.size)]
+            send, recv = map(self.tensor, host)
 
-        def plain() -> None:
-            for x, y in zip(staged, (send, recv), strict=True):
-                x.copy_(y)
-            self.call(name, *staged, self.gloo)
-            recv.copy_(staged[1])
-            self.finish()
-
-        base = slowest(plain, self.machine.repeats)
-        for spec in SPECS:
-            group = self.group(spec)
-            recv.copy_(host[1])
-            self.call(name, send, recv, group)
-            self.finish()
-            want = host[1].clone()
-            self.call(name, host[0], want, self.gloo if spec == "lossless" and op not in SUMS else group)
-            same = self.torch.equal(recv.cpu().view(self.torch.int32), want.view(self.torch.int32))
-            row: dict[str, Any] = {"what": f"{op} {spec}, {4 * self.n >> 10} KiB", "status": "ok"}
-            if not all(WORLD.allgather(same)):
-                yield {**row, "status": "failed", "why": "the bits are not those of tensors on the host"}
-                continue
-
-            def ours(group: Any = group) -> None:
-                self.call(name, send, recv, group)
+            def staged(name: str = name, host: Any = host, device: Any = (send, recv)) -> None:
+                for x, y in zip(host, device, strict=True):
+                    x.copy_(y)
+                self.call(name, *host, self.gloo)
+                device[1].copy_(host[1])
                 self.finish()
 
-            took = slowest(ours, self.machine.repeats)
-            yield {**row, "ms": took * 1e3, "plain ms": base * 1e3, "speedup": base / took}
+            def called(group: Any, name: str = name, device: Any = (send, recv)) -> None:
+                self.call(name, *device, group)
+                self.finish()
+
+            plain = (lambda called=called: called(self.nccl)) if self.nccl else staged
+            base, end = slowest(plain, self.machine.repeats), size_of(4 * self.n)
+            if self.nccl:
+                yield {"what": f"NCCL {op}, {end}", "status": "ok", "ms": base * 1e3}
+            for spec, group in groups.items():
+                took = slowest(lambda group=group, called=called: called(group), self.machine.repeats)
+                row = {"what": f"{op} {spec}, {end}", "status": "ok", "ms": took * 1e3}
+                yield {**row, "plain ms": base * 1e3, "speedup": base / took}
 
     def call(self, name: str, send: Any, recv: Any, group: Any) -> None:
         """One operation of torch's."""
@@ -197,108 +185,40 @@ class Bench:
             dist.isend(send, (WORLD.rank + 1) % WORLD.size, group=group).wait()
             request.wait()
 
-    # -- streams
+    # -- training
 
-    def sleep(self) -> None:
-        """Keep the current stream busy."""
-        if not self.fake:
-            self.torch.cuda._sleep(CYCLES)
+    def training(self, models: tuple[int, ...] = (SMALL,)) -> Iterator[dict[str, Any]]:
+        """Rows of steps without compression, with the backend, and with hooks on the uncompressed group.
 
-    def order(self) -> Iterator[dict[str, Any]]:
-        """Values that come late in one stream, and are read in another that has waited."""
-        import torch.distributed as dist
+        Lossless ones have the loss of those that are not compressed.
+        """
+        cases = [(kind, layers) for layers in models for kind in ("DDP", "FSDP2")]
+        plain: dict[tuple[str, int], Any] = {}
+        for case in cases:
+            plain[case] = self.steps(*case)
+            yield plain[case]
+            for spec in CODECS:
+                yield self.beside(plain[case], self.steps(*case, codec=spec), spec)
+        for case in cases:
+            for spec in CODECS:
+                yield self.beside(plain[case], self.steps(*case, hook=spec), spec)
 
-        torch, group = self.torch, self.group("lossless")
-        one, two = torch.cuda.Stream(), torch.cuda.Stream()
-        total = self.values(self.n)
-        dist.all_reduce(total, group=group)
-        source, x = self.tensor(self.values(self.n)), self.tensor(self.values(self.n) * 0)
-        self.finish()
-        with torch.cuda.stream(one):
-            self.sleep()
-            x.copy_(source)
-            work = dist.all_reduce(x, group=group, async_op=True)
-        with torch.cuda.stream(two):
-            begin = time.perf_counter()
-            work.wait()
-            waited = time.perf_counter() - begin
-            y = x.clone()
-            x.zero_()
-        two.synchronize()
-        right = torch.equal(y.cpu(), total)
-        yield judged({"what": "order of streams", "status": "ok", "ms of wait": waited * 1e3}, right)
+    def beside(self, plain: dict[str, Any], row: dict[str, Any], spec: str) -> dict[str, Any]:
+        """The row, with the speed-up over another."""
+        row |= {"plain ms": plain["ms"], "speedup": plain["ms"] / row["ms"]}
+        exact = spec == "lossless" and WORLD.size == 2
+        return judged(row, not exact or row["loss"] == plain["loss"], "another loss")
 
-    def churn(self) -> Iterator[dict[str, Any]]:
-        """Tensors that nobody keeps while they travel, whose memory others would get too early."""
-        import torch.distributed as dist
-
-        torch, group = self.torch, self.group("lossless")
-        n, right = max(self.n // 16, 1), True
-        for i in range(20):
-            x = self.tensor(torch.full((n,), float(i)))
-            outs = [self.tensor(torch.zeros(n)) for _ in range(WORLD.size)]
-            work = dist.all_gather(outs, x, group=group, async_op=True)
-            del x
-            for _ in range(3):
-                self.tensor(torch.full((n,), -1.0))
-            work.wait()
-            right = right and all(bool((out == i).all()) for out in outs)
-        yield judged({"what": "memory under way", "status": "ok"}, right)
-
-    def overlap(self) -> Iterator[dict[str, Any]]:
-        """An operation beside kernels, as gradients travel during a backward pass."""
-        import torch.distributed as dist
-
-        torch, group, n = self.torch, self.group("bfp:bits=6"), self.machine.repeats
-        x = self.tensor(self.values(self.n))
-        m = self.tensor(torch.ones(64 if self.fake else 4096, 64 if self.fake else 4096))
-
-        def compute() -> None:
-            for _ in range(self.machine.repeats * 4):
-                m @ m
-            self.finish()
-
-        def travel() -> None:
-            dist.all_reduce(x, group=group)
-            self.finish()
-
-        def both() -> None:
-            work = dist.all_reduce(x, group=group, async_op=True)
-            compute()
-            work.wait()
-            self.finish()
-
-        alone = slowest(compute, n), slowest(travel, n)
-        together = slowest(both, n)
-        hidden = (sum(alone) - together) / max(min(alone), 1e-9)
-        yield {
-            "what": "all_reduce beside kernels",
-            "status": "ok",
-            "kernels ms": alone[0] * 1e3,
-            "all_reduce ms": alone[1] * 1e3,
-            "both ms": together * 1e3,
-            "hidden": hidden,
-        }
-
-    # -- what programs do
-
-    def timed(self, step: Callable[[], Any]) -> float:
-        """The median time of a step, each that of the slowest rank."""
-        times = []
-        for _ in range(STEPS):
-            WORLD.Barrier()
-            begin = time.perf_counter()
-            step()
-            self.finish()
-            times.append(WORLD.allreduce(time.perf_counter() - begin, MPI.MAX))
-        return sorted(times[1:])[len(times) // 2 - 1]
-
-    def steps(self, name: str, spec: str, wrap: Callable[[Any], Any]) -> dict[str, Any]:
-        """A row of some training steps of a model that ``wrap`` makes parallel."""
+    def steps(self, kind: str, layers: int, codec: str = "", hook: str = "") -> dict[str, Any]:
+        """A row of some steps, in the backend's group of a codec or in the group that is compared with it."""
         torch, width = self.torch, 32 if self.fake else WIDTH
         torch.manual_seed(0)
-        layers = [part for _ in range(LAYERS) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
-        model = wrap(torch.nn.Sequential(*layers[:-1]).to(self.on))
+        parts = [part for _ in range(layers) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
+        name, group = "NCCL" if self.nccl else "gloo", self.nccl or self.gloo
+        if codec or (kind == "FSDP2" and not self.nccl):  # gloo has no reduce_scatter on GPUs
+            name = codec or "none"
+            group = self.group(name)
+        model = self.parallel(kind, torch.nn.Sequential(*parts[:-1]).to(self.on), group, hook)
         torch.manual_seed(WORLD.rank)
         x = torch.randn(BATCH, width).to(self.on)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
@@ -309,51 +229,58 @@ class Bench:
             losses.append(((model(x) - x) ** 2).mean())
             losses[-1].backward()
             optimizer.step()
+            self.finish()
 
-        took = self.timed(step)
-        what = f"{name} step, {spec}, {LAYERS * width * (width + 1) / 1e6:.1f} M parameters"
-        return {"what": what, "status": "ok", "ms": took * 1e3, "loss": float(losses[-1].detach())}
+        step()
+        times = []
+        for _ in range(STEPS - 1):
+            WORLD.Barrier()
+            begin = time.perf_counter()
+            step()
+            times.append(WORLD.allreduce(time.perf_counter() - begin, MPI.MAX))
+        ways = f"{hook} by compress_{kind.lower().rstrip('2')} over {name}" if hook else name
+        what = f"{kind} step, {ways}, {layers * width * (width + 1) / 1e6:.3g} M parameters"
+        ms = 1e3 * sorted(times)[len(times) // 2]
+        return {"what": what, "status": "ok", "ms": ms, "loss": float(losses[-1].detach())}
 
-    def ddp(self) -> Iterator[dict[str, Any]]:
-        """Steps of DDP; those without losses have gloo's loss."""
+    def parallel(self, kind: str, model: Any, group: Any, hook: str) -> Any:
+        """A model under DDP or FSDP2, its messages compressed by a hook if one is named."""
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import fully_shard
         from torch.nn.parallel import DistributedDataParallel as DDP
 
         import compcoll.torch
 
-        def hooked(model: Any) -> Any:
-            made = DDP(model, process_group=self.gloo)
-            compcoll.torch.compress_ddp(made, "bfp:bits=8")
-            return made
+        if kind == "DDP":
+            model = DDP(model, process_group=group)
+            if hook:
+                compcoll.torch.compress_ddp(model, hook)
+            return model
+        mesh = DeviceMesh.from_group(group, self.on, mesh_dim_names=("fsdp",))
+        for layer in model:
+            if list(layer.parameters()):
+                fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        if hook:
+            compcoll.torch.compress_fsdp(model, hook, hook)
+        return model
 
-        plain = self.steps("DDP", "gloo", lambda m: DDP(m, process_group=self.gloo))
-        yield plain
-        for spec in ("lossless", "bfp:bits=8"):
-            row = self.steps("DDP", spec, lambda m, s=spec: DDP(m, process_group=self.group(s)))
-            yield self.beside(plain, row, spec == "lossless" and WORLD.size == 2)
-        yield self.beside(plain, self.steps("DDP", "bfp:bits=8 by compress_ddp over gloo", hooked))
+    def beside_nccl(self) -> Iterator[dict[str, Any]]:
+        """Rows beside NCCL over sockets, which need not work; gloo stands for it where there is no GPU."""
+        import torch.distributed as dist
 
-    def fsdp(self) -> Iterator[dict[str, Any]]:
-        """Steps of FSDP2; lossless ones have the loss of those that are not compressed."""
-        from torch.distributed.device_mesh import DeviceMesh
-        from torch.distributed.fsdp import fully_shard
+        try:
+            self.nccl = dist.new_group(backend="gloo" if self.fake else "nccl")
+            dist.all_reduce(self.torch.ones(1).to(self.on), group=self.nccl)
+            self.finish()
+        except Exception as error:
+            return iter([{"what": "NCCL", "status": "missing", "why": f"{error}".strip()[-300:]}])
+        version = "none" if self.fake else ".".join(map(str, self.torch.cuda.nccl.version()))
+        about = {"what": "NCCL over sockets", "status": "ok", "nccl": version}
+        operations = self.operations(("all_to_all", "all_reduce", "broadcast"))
+        return chain([about], operations, self.training((SMALL, LARGE)))
 
-        def sharded(model: Any, spec: str) -> Any:
-            mesh = DeviceMesh.from_group(self.group(spec), self.on, mesh_dim_names=("fsdp",))
-            for layer in model:
-                if list(layer.parameters()):
-                    fully_shard(layer, mesh=mesh)
-            return fully_shard(model, mesh=mesh)
-
-        plain = self.steps("FSDP2", "none", lambda m: sharded(m, "none"))
-        yield plain
-        for spec in ("lossless", "bfp:bits=8"):
-            row = self.steps("FSDP2", spec, lambda m, s=spec: sharded(m, s))
-            yield self.beside(plain, row, spec == "lossless" and WORLD.size == 2)
-
-    def beside(self, plain: dict[str, Any], row: dict[str, Any], exact: bool = False) -> dict[str, Any]:
-        """The row, with the speed-up over another."""
-        row |= {"plain ms": plain["ms"], "speedup": plain["ms"] / row["ms"]}
-        return judged(row, not exact or row["loss"] == plain["loss"], "another loss")
+    # -- weights
 
     def weights(self) -> Iterator[dict[str, Any]]:
         """Weights in bfloat16 as WeightSync brings them, and as checkpoints bring them back."""
@@ -393,27 +320,6 @@ class Bench:
             dcp.load(state, storage_reader=Reader(folder / "dcp"), process_group=self.gloo)
             yield compared("DCP", list(state.values()))
             WORLD.Barrier()
-
-    def nccl(self) -> Iterator[dict[str, Any]]:
-        """NCCL over sockets, which users would take without this library; it need not work."""
-        import torch.distributed as dist
-
-        try:
-            group = dist.new_group(backend="nccl")
-            for op in ("all_to_all", "all_reduce", "broadcast"):
-                sizes, names = OPERATIONS[op]
-                name = next(name for name in names if hasattr(dist, name))
-                send, recv = (self.tensor(self.values(n)) for n in sizes(self.n, WORLD.size))
-
-                def call(name: str = name, send: Any = send, recv: Any = recv) -> None:
-                    self.call(name, send, recv, group)
-                    self.finish()
-
-                took = slowest(call, self.machine.repeats)
-                row = {"what": f"NCCL {op}, {4 * self.n >> 10} KiB", "status": "ok", "ms": took * 1e3}
-                yield {**row, "nccl": ".".join(map(str, self.torch.cuda.nccl.version()))}
-        except Exception as error:
-            yield {"what": "NCCL", "status": "missing", "why": f"{error}".strip()[-300:]}
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ PACKAGES = (
     "pluggy",
     "iniconfig",
     "packaging",
+    "hypothesis",
+    "sortedcontainers",
 )
 PLATFORMS = [
     *(f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 17, 12, 5)),

@@ -45,19 +45,18 @@ def main(
     if not hosts:
         raise click.BadParameter(f"two hosts of {cores} cores need more than {here}", param_hint="--cores")
     links = [(n, float(rate)) for n in hosts for rate in gbit.split(",")]
-    lines = []
+    click.echo(f"{codec}, two hosts, speed-up over plain MPI, medians of {runs} runs\n")
+    click.echo(f"| cores | Gb/s | operation | message | {' | '.join(WORKERS)} | with / without workers |")
+    click.echo("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
     for n, rate in track(links, "labs", console=Console(stderr=True)):
         try:
             with Lab(2, rate, cores_per_host=n, shared_cores=shared_cores) as lab:
                 for operation in operations.split(","):
                     found = measure(lab, operation, sizes.split(","), codec, runs)
-                    lines += rows(found, f"{n}{' shared' * shared_cores} | {rate:g} | {operation}")
+                    lines = rows(found, f"{n}{' shared' * shared_cores} | {rate:g} | {operation}")
+                    click.echo("\n".join(lines))
         except LabError as error:
             raise click.ClickException(f"no lab: {error}") from None
-    click.echo(f"{codec}, two hosts, speed-up over plain MPI, medians of {runs} runs\n")
-    click.echo(f"| cores | Gb/s | operation | message | {' | '.join(WORKERS)} | with / without workers |")
-    click.echo("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
-    click.echo("\n".join(lines))
 
 
 def measure(

@@ -1,6 +1,7 @@
 """``make gpu-check``, with the tests' stand-in in the GPU's place, and without any."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -103,18 +104,47 @@ def test_all_parts_in_their_order(tmp_path, monkeypatch):
     assert rows["large", "zfp:rate=8 float32, 49152 bytes"]["status"] == "ok"
     assert rows["host", "lossless, 4 chunks of 8 KiB"]["encode us a chunk"] > 0
     found = [row for (part, _), row in rows.items() if part == "collectives"]
-    assert len(found) == 40
+    assert len(found) == 34
     assert {row["status"] for row in found} == {"ok"}
-    plain = [row for row in found if not row.get("accelerated")]
-    assert {row["what"].split(",")[0].split()[1] for row in plain} == {"hand", "none"}
+    for row in found:
+        assert row["gpu_shared"] is ("rank 0 alone" not in row["what"])
+        name = row["what"].split(",")[0].split()[1]
+        assert row.get("accelerated", False) is (name not in ("hand", "none"))
+        assert row["over mpi alone"] > 0 if row.get("accelerated") else "mpi alone ms" not in row
+    assert rows["collectives", "Alltoall hand by MPI_Alltoall, 16 KiB"]["ms"] > 0
+    assert rows["limit", "limit bfp:bits=7, an upload a chunk, 16 KiB, chunks of 4 KiB"]["ms"] > 0
     programs = [rows["random", f"random programs of {ranks} ranks"] for ranks in (2, 3)]
     assert all(row["status"] == "ok" and "0 differences" in row["tail"] for row in programs)
-    for name, count in (("torch", 15), ("training", 7), ("weights", 3)):
+    for name, count in (("operations", 12), ("training", 10), ("weights", 3)):
         found = [row["status"] for (part, _), row in rows.items() if part == name]
         assert found == (["ok"] * count if find_spec("torch") else ["missing"]), rows
-    assert rows["tests", gpu_check.TESTS]["status"] == "failed"
+    for part, files in (("tests", gpu_check.BYTES), ("torch", gpu_check.TORCH)):
+        row = rows[part, files[0]]
+        assert row["status"] == "failed"
+        if part == "tests" or find_spec("torch"):
+            assert re.search(r"=+ \d+ skipped in ", row["tail"].splitlines()[-1])
     assert rows["sanitizer", "racecheck"]["status"] == "failed"
     assert status == 1 + 8
+
+
+@needs_executor
+@pytest.mark.exhaustive
+@pytest.mark.timeout(240)
+def test_steps_are_timed_beside_those_over_nccl(tmp_path, monkeypatch):
+    """By models, DDP and FSDP2, the backend and hooks; gloo has the place of NCCL, and there is no lab."""
+    pytest.importorskip("torch")
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    monkeypatch.setattr(gpu_check, "NCCL", ((0, "", ("gpu_torch", "--part", "nccl")),))
+    status, rows = run(tmp_path / "it.jsonl", "--parts", "nccl", "--limit", "200")
+    assert (status, {row["status"] for row in rows.values()}) == (0, {"ok"})
+    found = {what: row for (_, what), row in rows.items() if "step, " in what}
+    plain = {what for what in found if "step, NCCL" in what}
+    assert (len(found), len(plain)) == (20, 4)
+    for what in found.keys() - plain:
+        assert found[what]["speedup"] == found[what]["plain ms"] / found[what]["ms"]
+        assert found[what]["gpu_shared"] is True
+    operations = [what for _, what in rows if what.startswith(("NCCL all_", "NCCL broadcast"))]
+    assert len(operations) == 3
 
 
 @pytest.mark.exhaustive
@@ -201,10 +231,11 @@ def test_from_an_archive_in_an_empty_folder_without_network(tmp_path):
 
 @pytest.mark.exhaustive
 def test_warnings_of_others_fail_no_test_on_a_gpu(tmp_path):
-    """Under ``filterwarnings = error``, with the conftest of tests/serial and its option."""
+    """Under ``filterwarnings = error``, with the conftest of all tests and that of tests/serial."""
     gpu = tmp_path / "gpu"
     gpu.mkdir()
     shutil.copy(ROOT / "tests" / "serial" / "conftest.py", gpu)
+    shutil.copy(ROOT / "conftest.py", tmp_path)
     (gpu / "test_it.py").write_text(
         "import warnings\n\ndef test_it():\n    warnings.warn('of CuPy')\n"
         "    warnings.warn('old', DeprecationWarning)\n"
