@@ -14,7 +14,7 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Load the library that stands for NVIDIA's, where tests need one, before the engine looks for that."""
-    if config.getoption("gpu"):
+    if config.getoption("gpu", False):
         return
     need = any({"cupy", "device"} & set(getattr(item, "fixturenames", ())) for item in items)
     if need or "standin_driver" in sys.modules:
@@ -58,7 +58,7 @@ def outside(monkeypatch):
 @pytest.fixture
 def cupy(request):
     """CuPy of this machine with ``--gpu``, or what stands for it."""
-    if request.config.getoption("gpu"):
+    if request.config.getoption("gpu", False):
         from compcoll.devices import cuda
 
         if not cuda.is_usable():

@@ -66,7 +66,7 @@ TILE = 1024  # values that a block of threads takes of bfp at a time
 @pytest.fixture
 def large(request):
     """Elements of an array that is coded for a while."""
-    return 1 << 22 if request.config.getoption("gpu") else 1 << 12
+    return 1 << 22 if request.config.getoption("gpu", False) else 1 << 12
 
 
 def launches(cupy):
