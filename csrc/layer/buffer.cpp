@@ -70,25 +70,23 @@ Buffer::Buffer(Word address, int64_t count, Word type, bool sent)
   lower_ = reinterpret_cast<Word>(stretch.begin), stretch_ = uint64_t(stretch.end - stretch.begin);
   if (nbytes) gpu = engine::gpu_of(reinterpret_cast<void*>(lower_));
   if (on_device()) code_ = mark({gpu}, &marks_, &refused_);
-  find_place();
+  if (known && nbytes) {
+    const Piece piece = type_->many(count);
+    place = engine::Place(reinterpret_cast<uint8_t*>(address + Word(piece.offset)),
+                          piece.is_run() ? nullptr : piece.layout);
+  }
   if (!on_device() || !is_run() || !place.data) return;
   on_gpu = place;
   on_gpu.gpu = engine::Gpu::of(gpu);
-}
-
-void Buffer::find_place() {
-  if (!known || !nbytes) return;
-  const Piece piece = type_->many(count);
-  place = engine::Place(reinterpret_cast<uint8_t*>(address + Word(piece.offset)),
-                        piece.is_run() ? nullptr : piece.layout);
 }
 
 void Buffer::mirror() {
   if (!on_device() || mirror_) return;
   engine::Gpu::of(gpu);  // in whose context pinned memory is allocated
   mirror_ = engine::pinned().get(stretch_);
-  address = reinterpret_cast<Word>(mirror_) + (address - lower_);
-  find_place();
+  const Word offset = reinterpret_cast<Word>(mirror_) - lower_;
+  address += offset;
+  if (place.data) place.data += offset;
   // Where it is not known what lies between its bytes, that is given back as it was.
   if (!sent_ && !known) take();
 }

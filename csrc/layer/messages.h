@@ -100,7 +100,6 @@ class Buffer {
 
  private:
   void unpack_by_mpi(const uint8_t* bytes, uint64_t n, Word address) const;
-  void find_place();
 
   const Type* type_ = nullptr;
   Word kept_ = 0;  // a duplicate of a datatype that the program may free

@@ -154,6 +154,21 @@ def test_plain_and_compressed_messages_in_turn(comm, agree, device):
         assert agree(same(into, want if plain else decoded(want))), k
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_datatype_is_freed_while_its_receive_is_pending(comm, agree, device, plain):
+    c, n, (left, right) = compcoll.Comm(comm, codec=SPEC, min_nbytes=0), 100_000, neighbours(comm)
+    row = MPI.FLOAT.Create_contiguous(n // 10).Commit()
+    into, values = device.array(np.zeros(n, "f4")), walk(comm.rank, n)
+    request = c.Irecv([into, 10, row], left, 6)
+    row.Free()
+    if plain:
+        Unhooked(c).Send(values, right, 6)
+    else:
+        c.Send(device.array(values), right, 6)
+    request.Wait()
+    assert agree(same(into, walk(left, n) if plain else decoded(walk(left, n))))
+
+
 def test_a_large_room_takes_little_pinned_memory(comm, agree, device):
     """Where the driver has less than a receive's buffer is long, all copies are from and to pinned memory."""
     c, n, left = compcoll.Comm(comm, codec=SPEC, min_nbytes=0), MIB, neighbours(comm)[0]
