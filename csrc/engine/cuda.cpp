@@ -107,6 +107,10 @@ std::string DeviceFault::text() const {
 
 // -- memory
 
+// Fresh memory comes with half as many pieces as there are of its size, of so many bytes at most: the next call
+// may have more of them in flight than this one.
+constexpr uint64_t most_spare_nbytes = 32 << 20;
+
 uint64_t Arena::size_of(uint64_t nbytes) const {
   uint64_t step = unit_;
   while (8 * step <= nbytes) step *= 2;
@@ -115,6 +119,7 @@ uint64_t Arena::size_of(uint64_t nbytes) const {
 
 uint8_t* Arena::get(uint64_t nbytes) {
   const uint64_t size = size_of(nbytes);
+  uint64_t n_spare;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = idle_.lower_bound(size);
@@ -131,10 +136,27 @@ uint8_t* Arena::get(uint64_t nbytes) {
       free(largest->second);
       idle_.erase(largest);
     }
+    n_spare = std::min(1 + n_made_[size]++ / 2, most_spare_nbytes / size);
   }
   uint8_t* memory = allocate(size);
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   sizes_[memory] = size;
+  for (; n_spare; n_spare--) {
+    lock.unlock();
+    uint8_t* spare = try_allocate(size);
+    lock.lock();
+    if (!spare) break;
+    n_made_[size]++;
+    sizes_[spare] = size;
+    idle_.emplace(size, spare);
+    idle_nbytes_ += size;
+  }
+  return memory;
+}
+
+uint8_t* Arena::allocate(uint64_t nbytes) {
+  uint8_t* memory = try_allocate(nbytes);
+  if (!memory) throw std::bad_alloc();
   return memory;
 }
 
@@ -145,10 +167,10 @@ void Arena::put(uint8_t* memory, uint64_t) {
   idle_nbytes_ += size;
 }
 
-uint8_t* Gpu::Memory::allocate(uint64_t nbytes) {
+uint8_t* Gpu::Memory::try_allocate(uint64_t nbytes) {
   Address memory = 0;
   Within within(gpu_);
-  if (gpu_.failed() || driver()->memory_alloc(&memory, nbytes)) throw std::bad_alloc();
+  if (gpu_.failed() || driver()->memory_alloc(&memory, nbytes)) return nullptr;
   return reinterpret_cast<uint8_t*>(memory);
 }
 
@@ -157,11 +179,17 @@ void Gpu::Memory::free(uint8_t* memory) {
   if (!gpu_.failed()) driver()->memory_free(reinterpret_cast<Address>(memory));
 }
 
-uint8_t* Pinned::allocate(uint64_t nbytes) {
+uint8_t* Pinned::try_allocate(uint64_t nbytes) {
+  Gpu* gpu = gpu_;
+  if (!gpu || gpu->failed()) return nullptr;
+  Within within(*gpu);
   void* memory = nullptr;
+  return driver()->host_alloc(&memory, nbytes, portable) ? nullptr : static_cast<uint8_t*>(memory);
+}
+
+uint8_t* Pinned::allocate(uint64_t nbytes) {
+  if (uint8_t* memory = try_allocate(nbytes)) return memory;
   if (Gpu* gpu = gpu_; gpu && !gpu->failed()) {
-    Within within(*gpu);
-    if (!driver()->host_alloc(&memory, nbytes, portable)) return static_cast<uint8_t*>(memory);
     static std::atomic<bool> warned{false};
     if (!warned.exchange(true))
       fprintf(stderr,

@@ -96,7 +96,8 @@ class Arena : public Allocator {
   void put(uint8_t* memory, uint64_t nbytes) override;
 
  protected:
-  virtual uint8_t* allocate(uint64_t nbytes) = 0;  // throws std::bad_alloc
+  virtual uint8_t* allocate(uint64_t nbytes);  // throws std::bad_alloc
+  virtual uint8_t* try_allocate(uint64_t nbytes) = 0;  // null if the driver has none
   virtual void free(uint8_t* memory) = 0;
 
  private:
@@ -105,6 +106,7 @@ class Arena : public Allocator {
   const uint64_t unit_, keep_nbytes_;
   std::mutex mutex_;
   std::multimap<uint64_t, uint8_t*> idle_;
+  std::map<uint64_t, uint64_t> n_made_;  // pieces by their size
   std::unordered_map<uint8_t*, uint64_t> sizes_;
   uint64_t idle_nbytes_ = 0;
 };
@@ -171,7 +173,7 @@ class Gpu {
     explicit Memory(Gpu& gpu) : Arena(512, 256 << 20), gpu_(gpu) {}
 
    protected:
-    uint8_t* allocate(uint64_t nbytes) override;
+    uint8_t* try_allocate(uint64_t nbytes) override;
     void free(uint8_t* memory) override;
 
    private:
@@ -215,6 +217,7 @@ class Pinned : public Arena {
 
  protected:
   uint8_t* allocate(uint64_t nbytes) override;
+  uint8_t* try_allocate(uint64_t nbytes) override;
   void free(uint8_t* memory) override;
 
  private:
