@@ -107,8 +107,8 @@ std::string DeviceFault::text() const {
 
 // -- memory
 
-// Fresh memory comes with half as many pieces as there are of its size, of so many bytes at most: the next call
-// may have more of them in flight than this one.
+// Fresh memory comes with spare pieces of its size, one and half as many as there are, of so many bytes at most:
+// the next call may have more of them in flight than this one.
 constexpr uint64_t most_spare_nbytes = 32 << 20;
 
 uint64_t Arena::size_of(uint64_t nbytes) const {

@@ -8,8 +8,8 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// A frame whose size is not known before is copied with the results to the host as far as the call's last frame
-// would have reached if this was so much larger.
+// Frames whose size is not known are copied to the host as far as the call's last one would reach, were it so much
+// larger.
 constexpr double more_than_last = 1.05;
 // Offset of the payload's size in a header, or of a status in its place where there is no frame (csrc/cuda).
 constexpr uint64_t size_at = 56;
