@@ -107,7 +107,7 @@ cdef extern from "engine/coding.h" namespace "compcoll::engine" nogil:
     cdef cppclass CCoding "compcoll::engine::Coding":
         const Level* const* level
         uint32_t dtype
-        cbool lossless, parts
+        cbool lossless, parts, plain
         vector[CAttempt] attempts
         Callbacks callbacks
         CPace* pace

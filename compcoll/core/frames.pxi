@@ -158,6 +158,8 @@ cdef class Coding:
         Makes the context in which codecs that are not in the table are called.
     parts : bool
         Whether arrays of a real dtype are parts of complex numbers, whose errors bounds are then.
+    plain : bool
+        Whether the engine's frames have no checksum, as messages of MPI have none.
 
     Attributes
     ----------
@@ -168,7 +170,7 @@ cdef class Coding:
 
     def __init__(
         self, dtype=None, bint lossless=True, tuple codecs=(), decoder=None, guard=nullcontext,
-        bint parts=False,
+        bint parts=False, bint plain=False,
     ):
         cdef CAttempt attempt
         cdef int ndim
@@ -176,6 +178,7 @@ cdef class Coding:
         self.own.level = &active
         self.own.dtype, self.own.lossless = 0 if dtype is None else dtypes.code_of(dtype), lossless
         self.own.parts = parts or is_complex(self.own.dtype)
+        self.own.plain = plain
         for codec in codecs:
             attempt.codec, params = codec.table_entry(dtype)
             for ndim in range(3):

@@ -15,10 +15,10 @@ __all__ = ["coding"]
 
 
 @lru_cache(maxsize=256)
-def coding(codec: Codec, element: np.dtype) -> Coding:
-    """The `Coding` of a codec for blocks of the elements' real type.
+def coding(codec: Codec, element: np.dtype, plain: bool = False) -> Coding:
+    """The `Coding` of a codec for blocks of the elements' real type; ``plain``: of frames without a checksum.
 
     Handlers of signals wait for what it calls in Python.
     """
     dtype = dtypes.real_dtype(element)
-    return codec.coding(dtype, kept_back, parts=dtype != element)
+    return codec.coding(dtype, kept_back, parts=dtype != element, plain=plain)

@@ -102,6 +102,7 @@ struct Coding {
   uint32_t dtype = 0;
   bool lossless = true;
   bool parts = false;  // whether real numbers are parts of complex ones, whose errors bounds are then
+  bool plain = false;  // whether frames have no checksum, as messages of MPI have none
   std::vector<Attempt> attempts;
   Callbacks callbacks;
   Pace* pace = nullptr;  // of all calls with this codec, if anybody keeps it

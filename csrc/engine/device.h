@@ -183,6 +183,8 @@ class DeviceWork {
   void encode_next(Machine* machine);
   void choose(Machine* machine);
   Address allocate_frame(Machine* machine, uint64_t room);
+  void copy_down(Machine* machine);
+  void copy_up(Machine* machine);
   uint64_t guess(const Machine& machine) const;
   void hold_frame(Machine* machine);
   uint8_t* header_of(const Machine& machine) const;

@@ -29,6 +29,19 @@ inline LosslessSample sample_of(const Span& block) {
   return {block.nbytes(), real_nbytes(block.dtype) == 8 ? 8u : 4u};
 }
 
+// The codec of bytes as they are, as it stands in headers.
+inline uint64_t raw_name() { return packed_name("raw"); }
+
+// Whether a frame lies in memory of the host that copies do not have it wait for.
+inline bool is_pinned(const Frame& frame) {
+  return !frame.gpu && !frame.lent && frame.allocator == &pinned();
+}
+
+// Whether a frame on the host is the values' bytes, of which nothing has to be checked.
+inline bool is_plain(const Frame& frame) {
+  return !frame.gpu && frame.header.codec == raw_name() && !frame.header.has_checksum;
+}
+
 // Whether kernels of a GPU read a frame's payload where it lies.
 inline bool is_in_place(const Frame& frame, const Gpu* gpu) {
   return frame.gpu == gpu && (reinterpret_cast<Address>(frame.memory) + HEADER_NBYTES) % 16 == 0;

@@ -28,7 +28,7 @@ Error damage(const Header& header, const Result& result) {
 const uint8_t* DeviceWork::payload_of(Launch* launch, const Frame& frame) {
   const uint8_t* payload = frame.memory + HEADER_NBYTES;
   if (frame.gpu) return nullptr;
-  if (frame.allocator == &pinned() && !frame.lent) return payload;
+  if (is_pinned(frame)) return payload;
   const uint64_t nbytes = frame.header.payload_nbytes;
   launch->staged.push_back(pinned().get(nbytes));
   memcpy(launch->staged.back(), payload, nbytes);
@@ -37,8 +37,8 @@ const uint8_t* DeviceWork::payload_of(Launch* launch, const Frame& frame) {
 
 // True if kernels read a payload, once, where it lies in memory of the host.
 bool DeviceWork::is_mapped(const Plan& plan, const Frame& frame) {
-  return !frame.gpu && !frame.lent && frame.allocator == &pinned() && plan.in_one_go() &&
-         frame.header.nbytes() <= most_mapped && pinned().is_mapped(frame.memory);
+  return is_pinned(frame) && plan.in_one_go() && frame.header.nbytes() <= most_mapped &&
+         pinned().is_mapped(frame.memory);
 }
 
 void DeviceWork::send_payload(const Launch& launch, const Frame& frame, const uint8_t* payload, Address to) {
@@ -54,8 +54,9 @@ void DeviceWork::decode(Machine* machine) {
   const Header& h = frame.header;
   const bool adds = op.kind == DECODE_ADD;
   machine->clears = !adds && h.dtype != op.block.dtype;  // 16-bit floats into an accumulator
-  if (!op.gpu || op.base || !op.block.n || !is_aligned(op.block) || !is_size_sound(h))
-    return bring_down(machine);
+  if (!op.gpu || op.base || !op.block.n || !is_size_sound(h)) return bring_down(machine);
+  if (is_plain(frame) && !adds && !machine->clears) return copy_up(machine);
+  if (!is_aligned(op.block)) return bring_down(machine);
   const Verb verb = adds || machine->clears ? Verb::DECODE_ADD : Verb::DECODE;
   machine->plan = plan(op.gpu, verb, h.codec, h.dtype, h.ndim ? h.ndim : 1, h.params);
   enqueue(machine, adds && op.block.dtype >= FLOAT16 ? op.block.dtype : 0);

@@ -28,6 +28,8 @@ void DeviceWork::encode_next(Machine* machine) {
     return end(machine, error);
   }
   const Attempt& one = *machine->at;
+  if (coding.plain && !direct_ && op.block.n && !op.base && one.codec == machine->coder->index_of(raw_name()))
+    return copy_down(machine);
   if (one.codec == Attempt::CALLBACK || op.base || !op.block.n || !is_aligned(op.block) ||
       op.block.nbytes() >= most_kernel_nbytes)
     return bring_down(machine);
@@ -74,7 +76,6 @@ DeviceWork::Launch* DeviceWork::describe_encodes(const std::vector<Machine*>& gr
 
 // Parameters of a codec, and the header of the frame as far as it is known.
 void DeviceWork::describe_header(const Machine& m, Job* job, Result* result) {
-  static const uint64_t raw = packed_name("raw");
   const Span& block = m.op.block;
   const uint32_t ndim = block.ndim();
   const uint64_t* params = m.at->params[ndim - 1];
@@ -85,7 +86,8 @@ void DeviceWork::describe_header(const Machine& m, Job* job, Result* result) {
                          m.op.made->checked,     m.refused};
   outline(header, result->header);
   result->wanted = m.op.made->checked, result->parts = m.coder->coding().parts;
-  if (m.plan->packed == raw) result->nbytes = int64_t(block.nbytes());  // whose kernel finds nothing out
+  if (m.plan->packed == raw_name())
+    result->nbytes = int64_t(block.nbytes());  // whose kernel finds nothing out
 }
 
 void DeviceWork::issue_encodes(Launch* launch) {

@@ -396,7 +396,7 @@ Error Run::encode(const Op& op) {
   const Dense other(pool_, apart ? span(op.into) : Span{nullptr, 0, 0}, false);
   const Dense& into = itself ? block : other;
   Coder& coder = op.inside ? inside_coder_ : coder_;
-  frame.checked = !op.inside || !wire_->allocator();
+  frame.checked = has_checksum(op);
   Error error = coder.encode(block.span(), error_of(op.block), into.span(), &frame, base_of(op));
   if (error) {
     frame.nbytes = 0;

@@ -108,6 +108,10 @@ class Run : public Task {
   Gpu* gpu_of(const BlockRef& block) const;
   uint64_t room(const Op& recv) const;
   bool is_exact(const Frame& frame) const;
+  // Memory that processes share is no wire, and plain frames have no more than MPI's messages.
+  bool has_checksum(const Op& encode) const {
+    return encode.inside ? !inside_.plain && !wire_->allocator() : !coding_.plain;
+  }
   bool on_device(int32_t block) const { return gpu_of(schedule_->blocks[block]); }
   bool needs_device(const Op& op) const;
   void fail(Problem problem, int64_t status = 0);

@@ -61,7 +61,7 @@ bool Run::hand_over(int32_t index, DeviceOp* one, Error* error) {
   switch (op.kind) {
     case ENCODE: {
       Frame& frame = frames_[op.frame];
-      frame.checked = !op.inside || !wire_->allocator();
+      frame.checked = has_checksum(op);
       one->made = &frame;
       one->carried = error_of(op.block);
       one->inside = op.inside;
