@@ -25,8 +25,8 @@ async def alltoall(rt: Runtime, send: list, recv: list) -> None:
         source, dest = (rt.rank - step) % rt.size, (rt.rank + step) % rt.size
         rt.start(recv_block(rt, recv[source], source))
         rt.start(send_block(rt, send[dest], dest))
-    for chunk, into in zip(rt.chunks(send[rt.rank]), rt.chunks(recv[rt.rank]), strict=False):
-        await rt.copy(chunk, into, idle=True)
+    own = zip(rt.chunks(send[rt.rank]), rt.chunks(recv[rt.rank]), strict=False)
+    await rt.all((rt.copy(chunk, into, idle=True) for chunk, into in own), rt.window)
 
 
 async def two_level_alltoall(rt: Runtime, send: list, recv: list) -> None:
