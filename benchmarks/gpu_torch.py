@@ -23,7 +23,7 @@ from mpi4py import MPI
 from benchmarks.gpu_machine import Machine, arguments, is_late, open_machine, report, size_of, slowest
 
 WORLD = MPI.COMM_WORLD
-SPECS = ("lossless", "bfp:bits=7")
+SPECS = ("none", "lossless", "bfp:bits=7")
 CODECS = ("lossless", "bfp:bits=8")  # of training
 #: Models by their number of layers, with 25 M and 126 M parameters.
 SMALL, LARGE, WIDTH, BATCH = 6, 30, 2048, 64
