@@ -164,7 +164,7 @@ void CollectiveCall::blocks(std::vector<Block>* send, std::vector<Block>* recv) 
 }
 
 bool CollectiveCall::own(Block* sent, Block* received) const {
-  if (op.one_buffer() || sends_received_ || !buffers[send_side].used || !buffers[recv_side].used)
+  if (op.one_buffer() || sends_received_ || !buffers[send_side].given || !buffers[recv_side].given)
     return false;
   *sent = block(send_side, op.send_many ? comm.rank : 0);
   *received = block(recv_side, op.recv_many ? comm.rank : 0);
@@ -173,7 +173,7 @@ bool CollectiveCall::own(Block* sent, Block* received) const {
 
 bool CollectiveCall::is_aliased() const {
   Block sent, received;
-  if (!own(&sent, &received)) return false;
+  if (!exchanges_own() || !own(&sent, &received)) return false;
   if (op.reduction >= 0) return buffers[send_side].buf == buffers[recv_side].buf && received.nbytes();
   if (!sent.nbytes() || !received.nbytes()) return false;  // which then have types
   return buffers[send_side].buf + Word(sent.displ + sent.type->lower) ==
@@ -182,12 +182,12 @@ bool CollectiveCall::is_aliased() const {
 
 bool CollectiveCall::differs() const {
   Block sent, received;
-  return op.reduction < 0 && own(&sent, &received) && sent.nbytes() != received.nbytes();
+  return op.reduction < 0 && exchanges_own() && own(&sent, &received) && sent.nbytes() != received.nbytes();
 }
 
-void CollectiveCall::use_host_copies() {
+void CollectiveCall::use_host_copies(bool all) {
   const std::vector<uint8_t> none;
-  staged = std::make_shared<Staged>(*this, none, none);
+  staged = std::make_shared<Staged>(*this, none, none, all);
   words = staged->words();
   for (SideName side : {send_side, recv_side}) {
     const int at = side == send_side && !sends_received_ ? op.send.buf : op.recv.buf;
@@ -216,6 +216,32 @@ BlockMemory memory_of(const Block& block) {
   memory.offset = block.displ + piece.offset;
   if (!piece.is_run()) memory.layout = piece.layout;
   return memory;
+}
+
+// -- what MPI is given
+
+Masked::Masked(const CollectiveCall& call, const Word* words, const std::vector<uint8_t>& sent,
+               const std::vector<uint8_t>& received)
+    : words_(words, words + call.n_words) {
+  const Operation& op = call.op;
+  const size_t width = call.wide ? 8 : 4;
+  auto mask = [&](const Positions& at, bool many, const std::vector<uint8_t>& gone,
+                  std::vector<char>* counts) {
+    bool any = false;
+    for (uint8_t one : gone) any = any || one;
+    if (!any || words_[size_t(at.buf)] == library().in_place) return;
+    if (!many) {
+      words_[size_t(at.count)] = 0;
+      return;
+    }
+    const char* given = reinterpret_cast<const char*>(words_[size_t(at.count)]);
+    counts->assign(given, given + gone.size() * width);
+    for (size_t i = 0; i < gone.size(); i++)
+      if (gone[i]) std::fill_n(counts->begin() + long(i * width), width, char(0));
+    words_[size_t(at.count)] = reinterpret_cast<Word>(counts->data());
+  };
+  mask(op.send, op.send_many, sent, counts_);
+  mask(op.recv, op.recv_many, received, counts_ + 1);
 }
 
 }  // namespace layer

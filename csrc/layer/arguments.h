@@ -182,15 +182,31 @@ struct CollectiveCall : Invocation {
   // received.
   bool is_aliased() const;
   bool differs() const;
+  // The block that this rank sends to itself, and where it is received; false where there is none, or one
+  // buffer is both.
+  bool own(Block* sent, Block* received) const;
   // Has copies on the host take the place of what lies on GPUs. What is sent is copied at once; in a
-  // persistent call at each start.
-  void use_host_copies();
+  // persistent call at each start. `all`: the rank's own block too, which else may stay on its GPU.
+  void use_host_copies(bool all);
 
  private:
   int64_t count(SideName side, int i) const;
   const Type* type(SideName side, int i) const;
-  bool own(Block* sent, Block* received) const;
+  bool exchanges_own() const { return buffers[send_side].used && buffers[recv_side].used; }
   bool sends_received_ = false;  // whether what is sent lies in the receive buffer
+};
+
+// Words of a call, or of one on copies, in which MPI has no part in some of the messages.
+class Masked {
+ public:
+  Masked(const CollectiveCall& call, const Word* words, const std::vector<uint8_t>& sent,
+         const std::vector<uint8_t>& received);
+  const Word* words() const { return words_.data(); }
+  Word* words() { return words_.data(); }
+
+ private:
+  std::vector<Word> words_;
+  std::vector<char> counts_[2];
 };
 
 }  // namespace layer

@@ -6,31 +6,6 @@
 
 namespace compcoll {
 namespace layer {
-// -- MPI's part
-
-Masked::Masked(const CollectiveCall& call, const Word* words, const std::vector<uint8_t>& sent,
-               const std::vector<uint8_t>& received)
-    : words_(words, words + call.n_words) {
-  const Operation& op = call.op;
-  const size_t width = call.wide ? 8 : 4;
-  auto mask = [&](const Positions& at, bool many, const std::vector<uint8_t>& gone,
-                  std::vector<char>* counts) {
-    bool any = false;
-    for (uint8_t one : gone) any = any || one;
-    if (!any || words_[size_t(at.buf)] == library().in_place) return;
-    if (!many) {
-      words_[size_t(at.count)] = 0;
-      return;
-    }
-    const char* given = reinterpret_cast<const char*>(words_[size_t(at.count)]);
-    counts->assign(given, given + gone.size() * width);
-    for (size_t i = 0; i < gone.size(); i++)
-      if (gone[i]) std::fill_n(counts->begin() + long(i * width), width, char(0));
-    words_[size_t(at.count)] = reinterpret_cast<Word>(counts->data());
-  };
-  mask(op.send, op.send_many, sent, counts_);
-  mask(op.recv, op.recv_many, received, counts_ + 1);
-}
 
 // -- the engine's part
 
@@ -93,7 +68,7 @@ CollectiveOperation::Tasks CollectiveOperation::tasks() {
     plain_tasks_.push_back(make_request(engine_library(), request, statuses_.back().data(), 0));
     all.push_back(plain_tasks_.back());
   }
-  if (staged) all.push_back(staged->giving(all, staged));
+  if (staged) staged->add_tasks(staged, &all);
   return all;
 }
 

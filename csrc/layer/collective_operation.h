@@ -10,19 +10,6 @@
 namespace compcoll {
 namespace layer {
 
-// Words of a call, or of one on copies, in which MPI has no part in some of the messages.
-class Masked {
- public:
-  Masked(const CollectiveCall& call, const Word* words, const std::vector<uint8_t>& sent,
-         const std::vector<uint8_t>& received);
-  const Word* words() const { return words_.data(); }
-  Word* words() { return words_.data(); }
-
- private:
-  std::vector<Word> words_;
-  std::vector<char> counts_[2];
-};
-
 class CollectiveOperation : public PendingOperation {
  public:
   CollectiveOperation(std::shared_ptr<Comm> comm, PlanRef plan, Name name, Form form)

@@ -116,7 +116,8 @@ void Copies::start() {
       marks_->precede(&gpu, found->stream);
     }
     if (!range.nbytes) continue;
-    if (to_host_) gpu.to_host(range.on_host, range.on_device, range.nbytes, found->stream);
+    if (range.source) gpu.on_device(range.on_device, range.source, range.nbytes, found->stream);
+    else if (to_host_) gpu.to_host(range.on_host, range.on_device, range.nbytes, found->stream);
     else
       gpu.rows_to_device(range.on_device, range.on_host, range.nbytes, range.rows, range.stride,
                          found->stream);
@@ -190,6 +191,9 @@ std::vector<Block> blocks_of_mpi(const CollectiveCall& call, SideName name) {
   return blocks;
 }
 
+// Whether MPI copies the rank's own block on the host, even one that stays on a GPU: no argument leaves it out.
+bool mpi_has_own(const Operation& op) { return op.root < 0 && !(op.pairs && op.listed); }
+
 // The bytes over which a block stretches; `in_parts`: those of its bytes alone come back.
 Span span_of(const CollectiveCall& call, const Block& block, SideName list, bool has_gaps, bool in_parts) {
   const Operation& op = call.op;
@@ -224,64 +228,101 @@ void add_spans(const std::vector<Span>& spans, bool Span::* wanted, Word buffer,
 
 }  // namespace
 
+// What is copied of a buffer.
+struct Staged::Side {
+  std::vector<Span> spans;
+  std::vector<BlockMemory> parts;  // received with gaps between their bytes
+};
+
 Staged::Staged(const CollectiveCall& call, const std::vector<uint8_t>& sent,
-               const std::vector<uint8_t>& received)
-    : words_(call.words, call.words + call.n_words) {
+               const std::vector<uint8_t>& received, bool all)
+    : words_(call, call.words, {}, {}), gpus_{call.gpus[send_side], call.gpus[recv_side]} {
   const Operation& op = call.op;
   std::vector<Block> blocks[2];
   if (op.reduction >= 0) call.blocks(&blocks[send_side], &blocks[recv_side]);
   else
     for (SideName name : {send_side, recv_side}) blocks[name] = blocks_of_mpi(call, name);
+  if (!all) keep_own(call, blocks[recv_side]);
   const std::vector<uint8_t>* gone[] = {&sent, &received};
-  std::vector<Span> spans[2];
-  std::vector<BlockMemory> parts[2];  // received with gaps between their bytes
+  Side sides[2];
   for (SideName list : {send_side, recv_side}) {
     for (size_t i = 0; i < blocks[list].size(); i++) {
       const Block& block = blocks[list][i];
       const BlockMemory memory = memory_of(block);
-      const bool is_gone = i < gone[list]->size() && (*gone[list])[i];
-      if (!memory.any || call.gpus[block.side] == engine::NO_GPU || is_gone) continue;
+      const bool stays = !own_.ranges.empty() && (blocks[list].size() == 1 || int(i) == call.comm.rank);
+      const bool is_gone = (i < gone[list]->size() && (*gone[list])[i]) || (stays && !mpi_has_own(op));
+      if (!memory.any || gpus_[block.side] == engine::NO_GPU || is_gone) continue;
       const bool in_parts = memory.layout && block.type->known;
-      spans[block.side].push_back(span_of(call, block, list, bool(memory.layout), in_parts));
-      if (list == recv_side && in_parts) parts[block.side].push_back(memory);
+      Span span = span_of(call, block, list, bool(memory.layout), in_parts);
+      if (stays && (list == recv_side || op.send_many))  // else other ranks get it too
+        span.taken = span.given = false;
+      sides[block.side].spans.push_back(span);
+      if (list == recv_side && in_parts) sides[block.side].parts.push_back(memory);
     }
   }
-  for (SideName side : {send_side, recv_side}) {
-    if (spans[side].empty()) continue;
-    const int at = side == send_side ? op.send.buf : op.recv.buf, gpu = call.gpus[side];
-    int64_t first = spans[side][0].first, end = spans[side][0].end;
-    for (const Span& span : spans[side]) first = std::min(first, span.first), end = std::max(end, span.end);
-    engine::Gpu::of(gpu);  // in whose context pinned memory is allocated
-    memory_[side] = engine::pinned().get(uint64_t(end - first));
-    words_[size_t(at)] = reinterpret_cast<Word>(memory_[side]) - Word(first);
-    std::sort(spans[side].begin(), spans[side].end(),
-              [](const Span& a, const Span& b) { return a.first < b.first; });
-    add_spans(spans[side], &Span::taken, call.words[at], memory_[side], first, gpu, &taken_);
-    add_spans(spans[side], &Span::given, call.words[at], memory_[side], first, gpu, &given_);
-    for (const BlockMemory& part : parts[side])
-      given_.add(*part.layout, part.offset, 0, part.nbytes, call.words[at], memory_[side] - first, gpu);
+  for (SideName side : {send_side, recv_side})
+    if (!sides[side].spans.empty()) stage(call, side, &sides[side]);
+}
+
+// Has the rank's own block copied on GPUs, where both its sides are runs of as many bytes.
+void Staged::keep_own(const CollectiveCall& call, const std::vector<Block>& blocks_received) {
+  const Operation& op = call.op;
+  Block sent, received;
+  if (op.reduction >= 0 || op.neighbours || !call.own(&sent, &received)) return;
+  const BlockMemory from = memory_of(sent), into = memory_of(received);
+  const bool runs = from.any && into.any && !from.layout && !into.layout && from.nbytes == into.nbytes;
+  if (!runs || gpus_[send_side] == engine::NO_GPU || gpus_[recv_side] == engine::NO_GPU) return;
+  // Blocks with gaps in unknown places are given back with these.
+  const auto known = [](const Block& block) { return !block.type || block.type->known; };
+  if (!known(sent) || !std::all_of(blocks_received.begin(), blocks_received.end(), known)) return;
+  const Word source = call.buffers[send_side].buf + Word(from.offset), nbytes = from.nbytes;
+  const Word target = call.buffers[recv_side].buf + Word(into.offset);
+  if (source < target + nbytes && target < source + nbytes) return;
+  own_.ranges.push_back({target, nullptr, nbytes, gpus_[recv_side]});
+  own_.ranges.back().source = source;
+  if (mpi_has_own(op)) return;
+  if (op.root >= 0) {
+    words_.words()[op.send_many ? op.recv.buf : op.send.buf] = library().in_place;
+  } else {
+    std::vector<uint8_t> own(size_t(call.comm.size));
+    own[size_t(call.comm.rank)] = 1;
+    words_ = Masked(call, call.words, own, own);
   }
 }
 
-Staged::~Staged() { release(); }
+// Has MPI use memory of the host in place of a buffer on a GPU.
+void Staged::stage(const CollectiveCall& call, SideName name, Side* side) {
+  std::vector<Span>& spans = side->spans;
+  const int at = name == send_side ? call.op.send.buf : call.op.recv.buf, gpu = gpus_[name];
+  int64_t first = spans[0].first, end = spans[0].end;
+  for (const Span& span : spans) first = std::min(first, span.first), end = std::max(end, span.end);
+  engine::Gpu::of(gpu);  // in whose context pinned memory is allocated
+  memory_[name] = engine::pinned().get(uint64_t(end - first));
+  words_.words()[at] = reinterpret_cast<Word>(memory_[name]) - Word(first);
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.first < b.first; });
+  add_spans(spans, &Span::taken, call.words[at], memory_[name], first, gpu, &taken_);
+  add_spans(spans, &Span::given, call.words[at], memory_[name], first, gpu, &given_);
+  for (const BlockMemory& part : side->parts)
+    given_.add(*part.layout, part.offset, 0, part.nbytes, call.words[at], memory_[name] - first, gpu);
+}
+
+Staged::~Staged() {
+  if (!own_.code()) own_.wait();  // of a call that MPI has refused
+  release();
+}
 
 void Staged::take(MarksRef marks) {
   marks_ = std::move(marks);
   taken_.begin(marks_);
   code_ = taken_.wait();
+  if (!code_) own_.begin(marks_);
 }
 
 void Staged::give_back() {
   if (code_) return;
   given_.begin(marks_);
   given_.wait();
-}
-
-std::vector<int> Staged::gpus() const {
-  std::vector<int> found;
-  for (const auto* ranges : {&taken_.ranges, &given_.ranges})
-    for (const Copies::Range& range : *ranges) found.push_back(range.gpu);
-  return found;
+  own_.wait();
 }
 
 void Staged::release() {
@@ -293,10 +334,10 @@ void Staged::release() {
   }
 }
 
-std::shared_ptr<engine::Task> Staged::giving(std::vector<std::shared_ptr<engine::Task>> before,
-                                             std::shared_ptr<Staged> self) {
-  if (!code_) given_.begin(marks_, std::move(before));
-  return {std::move(self), &given_};
+void Staged::add_tasks(std::shared_ptr<Staged> self, std::vector<std::shared_ptr<engine::Task>>* tasks) {
+  if (code_) return;
+  given_.begin(marks_, *tasks);
+  for (Copies* copies : {&own_, &given_}) tasks->emplace_back(self, copies);
 }
 
 }  // namespace layer

@@ -19,7 +19,7 @@ int find_devices(CollectiveCall& call);
 // that has failed.
 int mark(const std::vector<int>& gpus, MarksRef* marks, bool* refused);
 
-// Copies between memory of GPUs and pinned memory of the host, behind marks.
+// Copies between memory of GPUs and pinned memory of the host, or on GPUs, behind marks.
 class Copies : public engine::Task {
  public:
   struct Range {
@@ -29,6 +29,7 @@ class Copies : public engine::Task {
     int gpu;
     uint64_t rows = 1;  // of so many bytes, to a GPU, and how far apart
     int64_t stride = 0;
+    Word source = 0;  // on a GPU, in place of memory of the host
   };
   explicit Copies(bool to_host) : to_host_(to_host) {}
   Copies(const Copies&) = delete;
@@ -63,38 +64,42 @@ class Copies : public engine::Task {
   int code_ = 0;
 };
 
-// Copies on the host of what a call has on GPUs.
+// Copies on the host of what a call has on GPUs. What a rank sends to itself is copied there, where it can be.
 class Staged {
  public:
   // `sent` and `received` say of a call that pairs decide with which ranks MPI has no messages; none where they
-  // are empty.
-  Staged(const CollectiveCall& call, const std::vector<uint8_t>& sent, const std::vector<uint8_t>& received);
-  // Nothing is copied, but what the caller has started on these GPUs is waited for.
-  Staged(const CollectiveCall& call, const std::vector<int>& gpus)
-      : words_(call.words, call.words + call.n_words) {
-    for (int gpu : gpus)
+  // are empty. `all`: the rank's own block is copied to the host too.
+  Staged(const CollectiveCall& call, const std::vector<uint8_t>& sent, const std::vector<uint8_t>& received,
+         bool all = false);
+  // Nothing is copied, but what the caller has started on its GPUs is waited for.
+  explicit Staged(const CollectiveCall& call) : words_(call, call.words, {}, {}) {
+    for (int gpu : call.gpus)
       if (gpu != engine::NO_GPU) taken_.ranges.push_back({0, nullptr, 0, gpu});
   }
   ~Staged();
   Staged(const Staged&) = delete;
-  const Word* words() const { return words_.data(); }
-  // Takes what is sent, behind marks. After an error MPI is to carry the call out all the same, as the other
-  // ranks wait for that.
+  const Word* words() const { return words_.words(); }
+  // Takes what is sent, behind marks, and begins what stays on GPUs. After an error MPI is to carry the call
+  // out all the same, as the other ranks wait for that.
   void take(MarksRef marks);
   // Gives back what was received, at once, or behind other tasks.
   void give_back();
-  std::shared_ptr<engine::Task> giving(std::vector<std::shared_ptr<engine::Task>> before,
-                                       std::shared_ptr<Staged> self);
-  std::vector<int> gpus() const;
+  void add_tasks(std::shared_ptr<Staged> self, std::vector<std::shared_ptr<engine::Task>>* tasks);
+  std::vector<int> gpus() const { return {gpus_, gpus_ + 2}; }
   // The copies are used no more.
   void release();
   // The first error.
-  int code() const { return code_ ? code_ : given_.code(); }
+  int code() const { return code_ ? code_ : own_.code() ? own_.code() : given_.code(); }
 
  private:
-  std::vector<Word> words_;
+  struct Side;
+  void keep_own(const CollectiveCall& call, const std::vector<Block>& blocks_received);
+  void stage(const CollectiveCall& call, SideName name, Side* side);
+
+  Masked words_;
+  int gpus_[2] = {engine::NO_GPU, engine::NO_GPU};
   uint8_t* memory_[2] = {};
-  Copies taken_{true}, given_{false};
+  Copies taken_{true}, own_{false}, given_{false};
   MarksRef marks_;
   int code_ = 0;
 };

@@ -107,7 +107,7 @@ PlanRef plan_of(CollectiveCall& call, int* error) {
   std::string name;
   if (comm.settings.names && (*error = agree_on_name(comm, &name))) return nullptr;
   if (!is_large || !call.valid || (!op.pairs && !call.decisive())) return small;
-  if (call.on_devices() && !fits_devices(call)) call.use_host_copies();
+  if (call.on_devices() && !fits_devices(call)) call.use_host_copies(true);
   if ((*error = failed(call, problem_of(call)))) return nullptr;
   if (!op.pairs) {
     const Type& type = *call.decisive();

@@ -43,9 +43,9 @@ int execute_by_mpi(CollectiveCall& call, const CallPlan& plan) {
   if (!call.next.exists() && !call.on_devices() && !call.staged) return unavailable;
   const double start = plan.count ? engine::now() : 0;
   if (call.on_copies()) {
-    call.use_host_copies();
+    call.use_host_copies(false);
   } else if (call.on_devices()) {  // MPI does not know the caller's streams
-    Staged all(call, {call.gpus[send_side], call.gpus[recv_side]});
+    Staged all(call);
     all.take(call.marks);
     if (all.code()) return failed(call, all.code());
   }

@@ -71,9 +71,12 @@ int put_copy(uint64_t to, uint64_t from, uint64_t nbytes, void* handle, bool to_
   if ((!target && driver.at(to, 1)) || (!source && driver.at(from, 1))) return invalid_value;
   if (!any_kind && (is_device(target) != to_device || is_device(source) != from_device)) return invalid_value;
   const bool pageable = !target || !source;
-  if (!thread().quiet && !(is_device(target) && is_device(source))) {
-    driver.counts[stream->context->device].copies++;
-    driver.counts[stream->context->device].pageable += pageable;
+  if (!thread().quiet) {
+    Counts& counts = driver.counts[stream->context->device];
+    const bool between = is_device(target) && is_device(source);
+    counts.nbytes[between ? 2 : is_device(target)] += long(nbytes * rows);
+    counts.copies += !between;
+    counts.pageable += !between && pageable;
   }
   const bool known[] = {target != nullptr, source != nullptr};
   Context* context = stream->context;

@@ -87,11 +87,13 @@ EXPORT long standin_list(int device, char* to, long room) {
   return long(text.size());
 }
 
-// Copies between host and device, or those of them with pageable memory.
-EXPORT long standin_copies(int device, int pageable) {
+// Copies between host and device (0), those of them with pageable memory (1), and bytes that were copied to the
+// host (2), to the device (3), and between devices (4).
+EXPORT long standin_copies(int device, int what) {
   LOCK;
-  if (device < 0 || device >= max_devices) return -1;
-  return pageable ? driver.counts[device].pageable : driver.counts[device].copies;
+  if (device < 0 || device >= max_devices || what < 0 || what > 4) return -1;
+  const Counts& counts = driver.counts[device];
+  return what > 1 ? counts.nbytes[what - 2] : what ? counts.pageable : counts.copies;
 }
 
 // How many there are: 0 streams with handles, 1 events, 2 operations, 3 retained primary contexts, 4 blocks of

@@ -185,6 +185,7 @@ struct Function {
 struct Counts {
   std::map<std::string, long> launches;
   long copies = 0, pageable = 0;
+  long nbytes[3] = {};  // copied to the host, to the device, and between devices
 };
 
 constexpr int max_devices = 16;

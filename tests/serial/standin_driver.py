@@ -327,6 +327,8 @@ class Device:
         How often each kernel was launched here, and each function of the driver was called.
     copies, pageable : int
         Copies between host and device, and those of them to or from memory that is not pinned.
+    nbytes : tuple of int
+        Bytes that were copied to the host, to the device, and between devices, asked for in its streams.
     """
 
     def __init__(self, index: int = 0, seed: int = 0):
@@ -368,7 +370,7 @@ class Device:
     def reset(self) -> None:
         """Have all counts begin here."""
         self._launches, self._counts = self.driver.listed(self.index), self.driver.listed()
-        self._copies = [self.lib.standin_copies(self.index, k) for k in (0, 1)]
+        self._copies = [self.lib.standin_copies(self.index, k) for k in range(5)]
 
     @property
     def launches(self) -> Counter[str]:
@@ -385,6 +387,10 @@ class Device:
     @property
     def pageable(self) -> int:
         return self.lib.standin_copies(self.index, 1) - self._copies[1]
+
+    @property
+    def nbytes(self) -> tuple[int, ...]:
+        return tuple(self.lib.standin_copies(self.index, k) - self._copies[k] for k in (2, 3, 4))
 
     def allocate(self, shape, dtype, kind=Array) -> Array:
         dtype = np.dtype(dtype)
