@@ -16,6 +16,7 @@ from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
 from compcoll.engine.call import load_kernels
 from compcoll.engine.coding import coding
+from compcoll.frame import HEADER_NBYTES
 from compcoll.schedule.trace import trace
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="needs g++ on x86-64")
@@ -51,7 +52,16 @@ class Call:
     """A call on a device, with the values that it gets later."""
 
     def __init__(
-        self, comm, device, algorithm=to_itself, seed=0, spec="zfp:rate=24", n=N, direct=False, nan_at=None
+        self,
+        comm,
+        device,
+        algorithm=to_itself,
+        seed=0,
+        spec="zfp:rate=24",
+        n=N,
+        direct=False,
+        nan_at=None,
+        plain=False,
     ):
         self.first = next(_TAGS)  # which what is left of others does not have
         self.values = np.cumsum(np.random.default_rng(seed).standard_normal(n)).astype("f4")
@@ -68,7 +78,7 @@ class Call:
         load_kernels(device.index, (chosen, raw), self.values.dtype)
         self.run = internals.Running(
             schedule.compiled,
-            coding(chosen, self.values.dtype),
+            coding(chosen, self.values.dtype, plain),
             _engine.handle(comm),
             self.first,
             1 << 8,
@@ -122,6 +132,38 @@ def test_chunks_that_are_ready_together_are_one_launch(comm, device):
     assert device.launches["bfp_decode_f32_7"] <= 8
     assert device.pageable == 0
     assert device.copies <= 1 + 8 + 3 * device.launches["bfp_decode_f32_7"] + 8  # jobs, frames, and results
+
+
+@pytest.mark.parametrize("nan_at", [None, 17])
+def test_plain_frames_are_copied_and_nothing_is_launched(comm, device, nan_at):
+    for seed in range(3):
+        device.lib.standin_set_seed(seed)
+        device.reset()
+        call = Call(comm, device, all_at_once, seed, "raw", 8 * CHUNK - 5, nan_at=nan_at, plain=True)
+        internals.wait(call.run)
+        assert (device.copies, device.pageable) == (2 * 8, 0)  # each chunk down and up
+        assert not any(device.launches.values())
+        assert call.recv.get().tobytes() == call.values.tobytes()
+
+
+def test_plain_frames_that_stay_on_the_device_are_right(comm, device):
+    call = Call(comm, device, all_at_once, spec="raw", n=3 * CHUNK, direct=True, plain=True)
+    internals.wait(call.run)
+    assert call.right
+
+
+@pytest.mark.parametrize("byte", range(0, HEADER_NBYTES, 7))
+def test_a_damaged_header_of_a_plain_frame_is_an_error(comm, device, byte):
+    def damage(message):
+        message[byte] ^= 4
+
+    call = Call(comm, device, spec="raw", n=CHUNK, plain=True)
+    internals.set_recv_hook(damage)
+    try:
+        with pytest.raises(ValueError, match="header|magic"):
+            internals.wait(call.run, limit=10.0)
+    finally:
+        internals.set_recv_hook(None)
 
 
 def test_values_that_are_refused_go_lossless(comm, device):
@@ -195,6 +237,9 @@ def no_pinned_memory():
     device.lib.standin_budget(1, 0)
     internals.wait(call.run)
     assert call.right and device.launches["zfp_encode_f32_4"] and device.pageable == device.copies
+    call = Call(comm, device, all_at_once, spec="raw", n=20 * CHUNK, plain=True)
+    internals.wait(call.run)
+    assert call.right
 start_engine()
 with installed():
     device, comm = Device(), MPI.COMM_SELF.Dup()
