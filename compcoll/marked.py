@@ -15,10 +15,9 @@ from typing import Any
 from mpi4py import MPI
 
 from compcoll.advisor import Advisor, Measured, measure
-from compcoll.devices.aware import reported
 from compcoll.engine import _engine
 from compcoll.engine.group import RankFacts, facts_of, find_neighbours
-from compcoll.policy import Policy
+from compcoll.policy import Policy, choices
 from compcoll.policy.policy import Place
 from compcoll.report import Report
 
@@ -122,13 +121,16 @@ class Marked:
         return any(policy.needs_measurement(self.facts.link) for policy in self.policies)
 
     @property
-    def limits(self) -> tuple[int, bool, bool, bool, bool]:
+    def limits(self) -> tuple[int, bool, bool, bool, bool, int, bool]:
         """Settings for the layer: see `compcoll.engine._engine.mark`."""
         least = _engine.NEVER if self.idle else min(policy.min_nbytes for policy in self.policies)
         if self.is_torchs and not self.idle:
             least //= self.size
-        devices = self.device_buffers or bool(reported())
-        return least, self.strict, self.policy.names_communicators, self.facts.multithreaded, devices
+        facts, names = self.facts, self.policy.names_communicators
+        devices, plain = self.device_buffers or facts.takes_devices, _engine.NEVER
+        if facts.gpus and not devices:
+            plain = choices.TORCH_PLAIN_NBYTES if self.is_torchs else choices.PLAIN_NBYTES
+        return least, self.strict, names, facts.multithreaded, devices, plain, self.is_torchs
 
     def renew(self, policies: Sequence[Policy]) -> None:
         """Have calls from now on come under other policies; local: all ranks do so before the same call."""

@@ -28,7 +28,7 @@ from compcoll.marked import Marked
 from compcoll.operations import OPERATIONS, REDUCTIONS, Blocks, Operation
 from compcoll.policy.choices import CHUNK_LIMITS
 from compcoll.policy.decision import Decision, without_base
-from compcoll.policy.policy import Place
+from compcoll.policy.policy import Place, Policy
 from compcoll.policy.rules import NOT_CODECS
 from compcoll.schedule.trace import chunk_step
 
@@ -36,6 +36,8 @@ __all__ = ["decide_message", "load_kernels", "prepare"]
 
 _UNKNOWN_TYPE = "the datatype has several basic types, or one that no codec takes"
 _INSIDE = "it stays in its node"
+_UNCOMPRESSED = "the memory of all ranks is a GPU's, and the engine carries its bytes"
+_RAW = Policy("raw", min_nbytes=0)
 
 
 def prepare(description: Any) -> None:
@@ -50,7 +52,9 @@ def prepare(description: Any) -> None:
         _prepare_message(marked, description)
         return
     operation = OPERATIONS[description.op]
-    if marked.idle:
+    if description.is_uncompressed:
+        _prepare_uncompressed(marked, operation, description)
+    elif marked.idle:
         description.decline(marked.idle, idle=True)
     elif operation.decides.name == "PAIR":
         _prepare_pairs(marked, operation, description)
@@ -77,6 +81,15 @@ def _prepare_for_all(marked: Marked, operation: Operation, description: Any) -> 
         writes_back=replaces,
         differs=decision.codec.has_base,
     )
+
+
+def _prepare_uncompressed(marked: Marked, operation: Operation, description: Any) -> None:
+    """Have the bytes of GPUs on all ranks travel in chunks."""
+    element = np.dtype("u1")
+    call = _call_of(operation, marked.rank, description, element)
+    decision = _RAW.decide(call.op, element, call.nbytes, marked.place(""))
+    decision = replace(decision, reason=_UNCOMPRESSED)
+    description.serve(prepare_call(marked, call, decision, plain=True))
 
 
 def _call_of(operation: Operation, rank: int, description: Any, element: np.dtype) -> Call:

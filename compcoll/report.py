@@ -22,7 +22,7 @@ class Report:
     op : str
         Name of the method, such as ``"Alltoall"``.
     accelerated : bool
-        False where the call went to MPI unchanged.
+        False where the call was not compressed: MPI carried it out, or, on GPUs of all ranks, the engine.
     reason : str
         Why it ran as it did.
     codec : str or None
@@ -79,7 +79,7 @@ class Report:
 
     def __str__(self) -> str:
         if not self.accelerated:
-            return f"{self.op}: by plain MPI ({self.reason})"
+            return f"{self.op}: not compressed ({self.reason})"
         used = ", ".join(f"{n} x {name}" for name, n in self.codecs.items()) or "nothing encoded here"
         shaped = [f"{n} in {ndim}-D" for ndim, n in self.dimensions.items() if ndim > 1]
         used += f" ({', '.join(shaped)})" if shaped else ""

@@ -246,12 +246,14 @@ class Codec:
     ) -> _cpu.Coding:
         """Make its attempts in C++; codecs without kernels are called within a ``guard``.
 
-        With ``parts``, real numbers are parts of complex ones, of which the bounds of frames are. With ``plain``,
-        the engine's frames have no checksum.
+        With ``parts``, real numbers are parts of complex ones, of which the bounds of frames are. With
+        ``plain``, the engine's frames have no checksum.
         """
         dtypes.code_of(dtype)
         codec = self.of_parts() if parts else self
-        return _cpu.Coding(dtype, self.lossless, tuple(codec.attempts(dtype)), decode_other, guard, parts, plain)
+        return _cpu.Coding(
+            dtype, self.lossless, tuple(codec.attempts(dtype)), decode_other, guard, parts, plain
+        )
 
     def __getstate__(self) -> object:
         state = object.__getstate__(self)

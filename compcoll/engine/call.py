@@ -118,6 +118,7 @@ def prepare(
     owner_exact: bool = False,
     direct: bool = False,
     gpus: Iterable[int] = (),
+    plain: bool = False,
 ) -> PreparedCall:
     """A call that is ready to be served, on blocks like those of ``call``.
 
@@ -128,6 +129,8 @@ def prepare(
         Whether MPI takes frames in device memory.
     gpus : iterable of int
         GPUs that blocks may be on.
+    plain : bool
+        Whether frames are bytes as they are, without a checksum.
     """
     assert decision.codec is not None
     schedule = schedule_of(marked, call, decision, owner_exact)
@@ -137,8 +140,8 @@ def prepare(
     return PreparedCall(
         decision,
         schedule.compiled,
-        coding(decision.codec, call.element),
-        coding(inside, call.element),
+        coding(decision.codec, call.element, plain),
+        coding(inside, call.element, plain),
         marked.neighbours,
         direct,
     )

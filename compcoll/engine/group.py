@@ -12,6 +12,7 @@ from typing import Any
 from mpi4py import MPI
 
 from compcoll.devices import cuda
+from compcoll.devices.aware import reported
 from compcoll.engine import _engine
 from compcoll.engine.cores import cores_of_process, spare_cores
 from compcoll.engine.start import start_threads
@@ -69,6 +70,8 @@ class Facts:
         The most ranks of any node for each of its cores, at least 1.
     processors : tuple of str
         Models of all nodes' processors.
+    takes_devices : bool
+        Whether MPI says on all ranks that it takes memory of GPUs.
     """
 
     link: str
@@ -80,6 +83,7 @@ class Facts:
     segments: tuple[tuple[int, int], ...] = ()
     sharing: float = 1.0
     processors: tuple[str, ...] = ()
+    takes_devices: bool = False
 
     @property
     def n_nodes(self) -> int:
@@ -118,6 +122,8 @@ class RankFacts:
         Ranks of its node for each of the cores that they may use.
     processor : str
         Model of its processor.
+    takes_devices : bool
+        Whether MPI says that it takes memory of GPUs.
     """
 
     workers: int
@@ -128,6 +134,7 @@ class RankFacts:
     token: int = 0
     sharing: float = 1.0
     processor: str = ""
+    takes_devices: bool = False
 
 
 def survey(
@@ -159,6 +166,7 @@ def survey(
         address[-1] if address is not None and shares else 0,
         sharing,
         _processor(),
+        bool(reported()),
     )
 
 
@@ -179,6 +187,7 @@ def facts_of(everyone: list[RankFacts]) -> Facts:
         tuple((one.memory, one.token) for one in everyone) if shares else (),
         max(1.0, *(one.sharing for one in everyone)),
         tuple(sorted({one.processor for one in everyone})),
+        all(one.takes_devices for one in everyone),
     )
 
 

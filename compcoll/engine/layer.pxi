@@ -80,8 +80,8 @@ cdef extern from "layer/report.h" namespace "compcoll::layer" nogil:
 
 cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
     cdef struct Settings:
-        uint64_t min_nbytes
-        cbool strict, names, threads, devices
+        uint64_t min_nbytes, plain_nbytes
+        cbool strict, names, threads, devices, alike
     cdef cppclass COrigin "compcoll::layer::Origin"
     cdef cppclass OriginRef "std::shared_ptr<const compcoll::layer::Origin>":
         const COrigin* get()
@@ -177,6 +177,7 @@ cdef extern from "layer/plan.h" namespace "compcoll::layer" nogil:
         uint64_t nbytes
         double began
         uint32_t element
+        cbool is_uncompressed
         string comm_name
         int phase
         vector[CMessage] send, recv
@@ -481,7 +482,8 @@ def renew(comm, tuple settings):
 
 cdef Settings settings_of(tuple given):
     cdef Settings settings
-    settings.min_nbytes, settings.strict, settings.names, settings.threads, settings.devices = given
+    settings.min_nbytes, settings.strict, settings.names, settings.threads, settings.devices = given[:5]
+    settings.plain_nbytes, settings.alike = given[5:]
     return settings
 
 
@@ -500,7 +502,8 @@ def mark(comm, tuple settings, uint64_t key, side) -> int:
     comm : MPI.Intracomm
     settings : tuple
         (smallest message in bytes, ``strict``, whether rules look at names, whether all ranks have threads,
-        whether MPI takes memory of GPUs)
+        whether MPI takes memory of GPUs, smallest whole buffer on GPUs that is the engine's though it is not
+        compressed, whether one rank's memory tells where that of all lies)
     key : int
         The same on all ranks, and of no other communicator.
     side : object
@@ -883,6 +886,8 @@ cdef class Description:
     op : str
     form : int
     is_message : bool
+    is_uncompressed : bool
+        Whether a call is not to be compressed, and all that is to be decided is how its bytes travel.
     side : object
         Python's side of the communicator; None where it has none yet, but its ``number``.
     nbytes : int
@@ -911,7 +916,7 @@ cdef class Description:
     cdef readonly uint32_t dtype
     cdef readonly list send, recv
     cdef readonly object side
-    cdef readonly bint is_message
+    cdef readonly bint is_message, is_uncompressed
 
     @staticmethod
     cdef Description of(CDescription* own):
@@ -919,7 +924,8 @@ cdef class Description:
         self.own = own
         self.op, self.form, self.root = NAMES[own.name], own.form, own.root
         self.number, self.nbytes, self.dtype = own.comm.number(), own.nbytes, own.element
-        self.is_message, self.began = own.call == NULL, own.began
+        self.is_message, self.is_uncompressed = own.call == NULL, own.is_uncompressed
+        self.began = own.began
         self.name, self.phase = own.comm_name.decode(errors="replace"), own.phase
         self.send, self.recv = messages_of(own.send), messages_of(own.recv)
         self.side = kept.get(self.number)

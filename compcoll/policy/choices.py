@@ -10,7 +10,15 @@ from compcoll.frame import HEADER_NBYTES
 from compcoll.operations import ALGORITHMS, REDUCTIONS, has_two_levels, runs_on
 from compcoll.schedule.trace import CHUNK_UNIT, WINDOW
 
-__all__ = ["FRAME_NBYTES", "algorithm", "chunk_nbytes", "levels", "window"]
+__all__ = [
+    "FRAME_NBYTES",
+    "PLAIN_NBYTES",
+    "TORCH_PLAIN_NBYTES",
+    "algorithm",
+    "chunk_nbytes",
+    "levels",
+    "window",
+]
 
 #: Most bytes of a frame. UCX over TCP carries those from 1.9 MiB on in one direction at a time as soon as a
 #: rank is a little late.
@@ -23,6 +31,9 @@ DEVICE_CHUNK_LIMITS = (1 << 20, 8 << 20)
 _DEVICE_CHUNKS = 4
 #: And chunks of a message that are on their way at once, in bytes.
 DEVICE_WINDOW = 32 << 20
+#: Whole buffers of so many bytes, on GPUs of all ranks, go chunk by chunk though they are not compressed, so
+#: that copies run beside the wire: ranks agree on that by a small reduction, but not those of torch's groups.
+PLAIN_NBYTES, TORCH_PLAIN_NBYTES = 8 << 20, 1 << 20
 #: The same of messages that may meet as large ones: MPI announces and answers a chunk behind all bytes that
 #: it has queued, so that fewer leave a direction of the wire idle. Of others fewer, which stay in a cache.
 BOTH_WAYS_WINDOW = 4 << 20

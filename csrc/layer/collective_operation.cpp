@@ -115,6 +115,7 @@ int CollectiveOperation::conclude() {
     const KeptRef& kept = plan->schedules[i].kept;
     if (!error && !poisoned_ && run.error()) error = code_of(run.error(), kept->number());
   }
+  if (uncompressed) outcome->accelerated = false, outcome->way = uncompressed;
   if (poisoned_) error = poisoned_;
   if (plan->count) plan->count->add(outcome->seconds, outcome->stats.raw_nbytes, outcome->stats.wire_nbytes);
   if (!error && comm->settings.strict && outcome->stats.fallbacks)

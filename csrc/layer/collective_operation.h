@@ -39,6 +39,7 @@ class CollectiveOperation : public PendingOperation {
   std::vector<Word*> plains;
 
   double began = 0;  // when the call started
+  std::shared_ptr<const Way> uncompressed;  // why it is not compressed, if the engine carries it all the same
   // Things that end with it: what a persistent call is started from.
   std::vector<std::shared_ptr<void>> keep;
   // Copies on the host of what lies on GPUs, which gets what was received.

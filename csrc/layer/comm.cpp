@@ -118,7 +118,9 @@ std::atomic<bool> looks_at_all{false};
 
 void Comm::set_limit() {
   bool looks = looks_at_all || recorder.on() || broken_;
-  limit = looks ? 0 : size == 1 || idle_ ? never : settings.min_nbytes;
+  uint64_t least = idle_ ? never : settings.min_nbytes;
+  if (settings.plain_nbytes != never) least = std::min(least, settings.plain_nbytes / uint64_t(size));
+  limit = looks ? 0 : size == 1 ? never : least;
 }
 
 size_t Comm::Hash::operator()(const std::vector<int64_t>& key) const {
@@ -361,7 +363,9 @@ int inherit(Comm& parent, Word made, bool same_ranks) {
     origin->key = uint64_t(random()) << 32 | random();
     if (int error = bcast.call(&origin->key, 1, mpi.uint64, 0, made)) return error;
   }
-  auto comm = std::make_shared<Comm>(made, origin->rank, origin->size, parent.settings, origin);
+  Settings settings = parent.settings;
+  settings.alike = false;
+  auto comm = std::make_shared<Comm>(made, origin->rank, origin->size, settings, origin);
   if (!begin(*comm, same_ranks ? &parent.shared : nullptr) || !add(std::move(comm))) return mpi.err_other;
   return 0;
 }

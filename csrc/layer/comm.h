@@ -31,6 +31,10 @@ struct Settings {
   bool names = false;  // the policy looks at communicators' names
   bool threads = false;  // MPI may be called from several threads on all ranks
   bool devices = false;  // MPI takes memory of GPUs
+  // Where all ranks have a GPU: whole buffers of so many bytes there are the engine's, compressed or not. Ranks
+  // ask each other first, unless the memory of one tells that of all.
+  uint64_t plain_nbytes = never;
+  bool alike = false;
 };
 
 // Where a communicator comes from: what Python needs to know of it.

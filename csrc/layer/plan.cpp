@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include <algorithm>
 #include <new>
 
 #include "devices.h"
@@ -59,15 +60,28 @@ int agree_on_name(Comm& comm, std::string* name) {
                                                 *name + "'; rules look at its name"));
 }
 
+// The blocks that a call sends, and those that it receives.
+std::vector<Block> blocks_of(const CollectiveCall& call) {
+  std::vector<Block> sent, received;
+  call.blocks(&sent, &received);
+  sent.insert(sent.end(), received.begin(), received.end());
+  return sent;
+}
+
 // True if kernels reach the blocks of a call where they lie.
 bool fits_devices(const CollectiveCall& call) {
   if (call.buffers[send_side].in_place && call.op.send_many && call.op.recv_many) return false;
-  std::vector<Block> lists[2];
-  call.blocks(&lists[send_side], &lists[recv_side]);
-  for (const auto& blocks : lists)
-    for (const Block& block : blocks)
-      if (memory_of(block).layout) return false;
-  return true;
+  const std::vector<Block> blocks = blocks_of(call);
+  return std::none_of(blocks.begin(), blocks.end(), [](const Block& one) { return memory_of(one).layout; });
+}
+
+// True if all of a call is runs of bytes on GPUs.
+bool lies_on_devices(const CollectiveCall& call) {
+  if (!call.valid || call.is_aliased() || call.differs() || !fits_devices(call)) return false;
+  const std::vector<Block> blocks = blocks_of(call);
+  return std::all_of(blocks.begin(), blocks.end(), [&call](const Block& one) {
+    return !one.nbytes() || (one.type->known && call.gpus[one.side] != engine::NO_GPU);
+  });
 }
 
 // Error code of a call that MPI might not refuse; 0 of others.
@@ -90,7 +104,54 @@ PlanRef prepare(const CollectiveCall& call, const std::string& name, int* error)
   return about.plan;
 }
 
+// True if a call may be the engine's though it is not compressed, as far as all ranks know.
+bool may_be_carried(const CollectiveCall& call) {
+  const Operation& op = call.op;
+  const Comm& comm = call.comm;
+  if (call.name >= n_accelerated || comm.size == 1 || op.pairs || op.reduction >= 0) return false;
+  if (call.form == persistent || (call.form == nonblocking && !comm.settings.alike)) return false;
+  if (op.root >= 0 && (call.root() < 0 || call.root() >= comm.size)) return false;
+  const uint64_t n = op.send_many || op.recv_many ? uint64_t(comm.size) : 1;
+  return call.message_nbytes && call.message_nbytes >= comm.settings.plain_nbytes / n;
+}
+
+// Asks Python how a call's bytes travel; null where there is an error, with MPI's code, or no interpreter.
+PlanRef prepare_uncompressed(const CollectiveCall& call, int* code) {
+  std::vector<int64_t> key = call.key();
+  key[0] |= 1 << 24;
+  if (PlanRef plan = call.comm.find_plan(key)) return plan;
+  Description about(call);
+  if (!ask_python([&about](const Python& python) { python.prepare(&about); })) return nullptr;
+  if ((*code = about.code)) return nullptr;
+  call.comm.store_plan(std::move(key), about.plan);
+  return about.plan;
+}
+
+// Such a plan where all ranks have one; collective. Whatever this rank lacks, the others hear of it.
+PlanRef agreed_plan_of(const CollectiveCall& call, int* error) {
+  PlanRef plan;
+  int code = 0;
+  try {
+    if (lies_on_devices(call)) plan = prepare_uncompressed(call, &code);
+  } catch (const std::bad_alloc&) {}
+  uint64_t lacks = !plan;
+  const Library& mpi = library();
+  *error = allreduce.call(mpi.in_place, &lacks, 1, mpi.uint64, mpi.max, call.comm.handle);
+  return *error || lacks ? nullptr : plan;
+}
+
 }  // namespace
+
+PlanRef uncompressed_plan_of(CollectiveCall& call, int* error) {
+  if (!may_be_carried(call)) return nullptr;
+  if (!call.comm.settings.alike) return agreed_plan_of(call, error);
+  if (!call.on_devices() && !call.staged) return nullptr;
+  if ((*error = failed(call, problem_of(call)))) return nullptr;
+  if (call.on_devices() && !fits_devices(call)) call.use_host_copies();
+  PlanRef plan = prepare_uncompressed(call, error);
+  *error = failed(call, *error);
+  return plan;
+}
 
 PlanRef plan_of(CollectiveCall& call, int* error) {
   static const PlanRef small = std::make_shared<CallPlan>();
@@ -135,13 +196,20 @@ bool takes_tags(const CollectiveCall& call) {
 void set_phase(int number) { phase = number; }
 
 Description::Description(const CollectiveCall& call, std::string comm_name)
+    : Description(call, std::move(comm_name), call.op.pairs ? 0 : call.decisive()->element, false) {}
+
+Description::Description(const CollectiveCall& call) : Description(call, "", UINT8, true) {}
+
+Description::Description(const CollectiveCall& call, std::string comm_name, uint32_t element,
+                         bool is_uncompressed)
     : call(&call),
       comm(call.comm),
       name(call.name),
       form(call.form),
       root(call.root()),
       nbytes(call.message_nbytes),
-      element(call.op.pairs ? 0 : call.decisive()->element),
+      element(element),
+      is_uncompressed(is_uncompressed),
       comm_name(std::move(comm_name)),
       phase(layer::phase) {
   call.blocks(&sent, &received);

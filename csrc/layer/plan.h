@@ -52,6 +52,11 @@ using PlanRef = std::shared_ptr<const CallPlan>;
 // are copied to the host first.
 PlanRef plan_of(CollectiveCall& call, int* error);
 
+// The plan by which the engine carries a call that is not compressed, of memory on GPUs alone; null where MPI
+// carries it out, or there is an error, with MPI's code. Ranks that do not know of each other's memory agree on
+// it first: all of them ask, as their plans leave the call to MPI.
+PlanRef uncompressed_plan_of(CollectiveCall& call, int* error);
+
 // True if all ranks take tags for a call of pairs, whatever becomes of it on this one.
 bool takes_tags(const CollectiveCall& call);
 
@@ -72,6 +77,7 @@ struct Description {
     int gpu;  // that it lies on
   };
   Description(const CollectiveCall& call, std::string comm_name);
+  explicit Description(const CollectiveCall& call);  // of an uncompressed one, whose elements are bytes
   Description(Comm& comm, Name name, int dest, Message message, std::string comm_name);
 
   const CollectiveCall* const call;  // null of a message
@@ -82,6 +88,7 @@ struct Description {
   const uint64_t nbytes;  // of the largest message
   const double began = engine::now();
   const uint32_t element;  // of all blocks, in a call that all ranks decide; else 0
+  const bool is_uncompressed = false;  // whether all that is to be decided is how bytes travel
   const std::string comm_name;  // where the policy looks at it
   const int phase;  // which of the communicator's policies is in force
   std::vector<Message> send, recv;
@@ -101,6 +108,7 @@ struct Description {
            const std::vector<uint8_t>& some_received);
 
  private:
+  Description(const CollectiveCall& call, std::string comm_name, uint32_t element, bool is_uncompressed);
   void describe(const std::vector<Block>& blocks, std::vector<Message>* messages) const;
 };
 

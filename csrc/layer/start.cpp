@@ -14,6 +14,8 @@ namespace {
 
 Own error_class("PMPI_Error_class");
 
+using WayRef = std::shared_ptr<const Way>;
+
 thread_local bool root_is_read_only = false;
 
 // -- by MPI
@@ -121,7 +123,8 @@ int begin_and_end(CollectiveCall& call, int poisoned, const std::shared_ptr<Coll
   return failed(call, call.form == blocking ? work->wait() : work->submit(&call.request));
 }
 
-int execute_by_engine(CollectiveCall& call, const PlanRef& plan) {
+// `uncompressed`: why the call is not compressed, if it is not.
+int execute_by_engine(CollectiveCall& call, const PlanRef& plan, WayRef uncompressed = nullptr) {
   int poisoned = 0;
   if (root_is_read_only && plan->schedules.back().way->writes_back) {
     poisoned = code_of(
@@ -133,7 +136,18 @@ int execute_by_engine(CollectiveCall& call, const PlanRef& plan) {
   auto work = std::make_shared<CollectiveOperation>(call.comm.shared_from_this(), plan, call.name, call.form);
   work->began = engine::now();
   work->check = call.check;
+  work->uncompressed = std::move(uncompressed);
   return work->beginning([&] { return begin_and_end(call, poisoned, work); });
+}
+
+// Has the engine carry a call that is not compressed, which a plan leaves to MPI; its code.
+int carry_uncompressed(CollectiveCall& call, const PlanRef& carried, const CallPlan& left) {
+  WayRef why = carried->schedules[0].way;
+  if (left.declined) why = because(left.declined->reason + "; " + why->reason);
+  const double start = engine::now();
+  const int error = execute_by_engine(call, carried, std::move(why));
+  if (left.count && !error) left.count->add(engine::now() - start);
+  return error;
 }
 
 // Compares a call with those of the other ranks, a nonblocking one beside it; MPI's code.
@@ -154,11 +168,11 @@ int carry_out(CollectiveCall& call) {
   if ((error = failed(call, find_devices(call)))) return error;
   const PlanRef plan = plan_of(call, &error);
   if (error) return error;
-  switch (plan->execution) {
-    case Execution::mpi: return execute_by_mpi(call, *plan);
-    case Execution::refused: return refuse(call, *plan);
-    default: return execute_by_engine(call, plan);
-  }
+  if (plan->execution == Execution::refused) return refuse(call, *plan);
+  if (plan->execution != Execution::mpi) return execute_by_engine(call, plan);
+  const PlanRef carried = uncompressed_plan_of(call, &error);
+  if (error) return error;
+  return carried ? carry_uncompressed(call, carried, *plan) : execute_by_mpi(call, *plan);
 }
 
 }  // namespace

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+import compcoll.devices.cuda
+from compcoll.policy import choices
+
 __all__ = ["Devices", "Gpus"]
 
 
@@ -64,6 +67,7 @@ class Devices:
         self._rank, self._kept = rank, []
         self._devices = self._found()
         self._share, self._rng = 0.0, np.random.default_rng()
+        self._before = compcoll.devices.cuda.is_usable, choices.PLAIN_NBYTES
 
     def _found(self) -> list[Any]:
         import standin
@@ -85,6 +89,10 @@ class Devices:
         if rng.random() < 0.4:
             chosen = np.arange(size) == rng.integers(size)
         self._share = (0.3, 0.7, 1)[rng.integers(3)] * chosen[self._rank]
+        # In every other one all ranks are known to have GPUs, where the engine has uncompressed calls.
+        if rng.integers(2):
+            compcoll.devices.cuda.is_usable = lambda: True
+        choices.PLAIN_NBYTES = (1, 1000, 1 << 16)[rng.integers(3)]
         self._rng = np.random.default_rng([*seed, 77, self._rank])
         self._order()
 
@@ -99,6 +107,7 @@ class Devices:
 
     def end(self) -> str:
         """What is wrong with the GPUs when a program has ended, or nothing."""
+        compcoll.devices.cuda.is_usable, choices.PLAIN_NBYTES = self._before
         for device in self._devices:
             device.synchronize()
         sound = [device.sound() for device in self._devices]
@@ -121,6 +130,7 @@ class Gpus(Devices):
         self._devices[0].use(self._rng.random() < 0.5)
 
     def end(self) -> str:
+        compcoll.devices.cuda.is_usable, choices.PLAIN_NBYTES = self._before
         self._devices[0].synchronize()
         self._kept.clear()
         return ""

@@ -80,7 +80,7 @@ def test_a_derived_type_is_packed_on_the_host(comm, agree, device):
 
 def test_mpi_that_takes_device_memory_gets_it(comm, agree, device, monkeypatch):
     """The device's memory is the host's here, so that every MPI does."""
-    monkeypatch.setattr("compcoll.marked.reported", lambda: True)
+    monkeypatch.setattr("compcoll.engine.group.reported", lambda: True)
     c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=1 << 30)
     send = walk(comm.rank, 10 * comm.size)
     comm.Allreduce(send, host := np.zeros_like(send))
