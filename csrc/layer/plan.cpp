@@ -147,7 +147,7 @@ PlanRef uncompressed_plan_of(CollectiveCall& call, int* error) {
   if (!call.comm.settings.alike) return agreed_plan_of(call, error);
   if (!call.on_devices() && !call.staged) return nullptr;
   if ((*error = failed(call, problem_of(call)))) return nullptr;
-  if (call.on_devices() && !fits_devices(call)) call.use_host_copies();
+  if (call.on_devices() && !fits_devices(call)) call.use_host_copies(true);
   PlanRef plan = prepare_uncompressed(call, error);
   *error = failed(call, *error);
   return plan;
