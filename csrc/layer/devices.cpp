@@ -191,6 +191,10 @@ std::vector<Block> blocks_of_mpi(const CollectiveCall& call, SideName name) {
   return blocks;
 }
 
+// Bytes from which a rank's own block stays on its GPU: the calls of the driver for a copy more take about as long
+// as two copies of so much over PCIe.
+constexpr uint64_t least_own_nbytes = 256 << 10;
+
 // Whether MPI copies the rank's own block on the host, even one that stays on a GPU: no argument leaves it out.
 bool mpi_has_own(const Operation& op) { return op.root < 0 && !(op.pairs && op.listed); }
 
@@ -271,7 +275,9 @@ void Staged::keep_own(const CollectiveCall& call, const std::vector<Block>& bloc
   if (op.reduction >= 0 || op.neighbours || !call.own(&sent, &received)) return;
   const BlockMemory from = memory_of(sent), into = memory_of(received);
   const bool runs = from.any && into.any && !from.layout && !into.layout && from.nbytes == into.nbytes;
-  if (!runs || gpus_[send_side] == engine::NO_GPU || gpus_[recv_side] == engine::NO_GPU) return;
+  if (!runs || from.nbytes < least_own_nbytes || gpus_[send_side] == engine::NO_GPU ||
+      gpus_[recv_side] == engine::NO_GPU)
+    return;
   // Blocks with gaps in unknown places are given back with these.
   const auto known = [](const Block& block) { return !block.type || block.type->known; };
   if (!known(sent) || !std::all_of(blocks_received.begin(), blocks_received.end(), known)) return;

@@ -1,16 +1,16 @@
-"""What a rank sends to itself in a call that MPI carries out: it stays on the GPU."""
+"""What a rank sends to itself in a call that MPI carries out: from some size on it stays on the GPU."""
 
 import numpy as np
 import pytest
 from calls import collectives
-from common import FORMS, bits, complete, data, few_or_many, uneven, walk
+from common import FORMS, bits, complete, data, few_or_many, walk
 from mpi4py import MPI
 from standin import Device, Stream
 
 import compcoll
 from compcoll.operations import OPERATIONS
 
-N = 5003
+N = 66_001
 #: The operations in which a rank has a block for itself.
 NAMES = ("Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw", "Gather", "Gatherv", "Scatter")
 NAMES += ("Scatterv",)
@@ -37,7 +37,8 @@ def test_no_byte_of_it_crosses_the_bus(comm, agree, device, name, form, spec):
     # Calls that each pair decides leave a rank's own block to MPI; of others the engine has all.
     if spec != "none" and (name.startswith("Allgather") or comm.size == 1):
         pytest.skip("the engine carries the call")
-    rank, size, counts = comm.rank, comm.size, uneven(comm.size, N)
+    rank, size = comm.rank, comm.size
+    counts = [N + 5 * i for i in range(size)]
     c = compcoll.Comm(comm, codec=spec, min_nbytes=1 << 30 if spec == "none" else 0)
     call = collectives(rank, size, N, counts=counts)[name]
     sent, got = (None if n is None else walk(rank, n) for n in (call.n_sent, call.n_received))
@@ -57,18 +58,34 @@ def test_no_byte_of_it_crosses_the_bus(comm, agree, device, name, form, spec):
         assert agree(up == sum(into))
 
 
-@few_or_many(60, 1500)
+@pytest.mark.parametrize(("n", "stays"), [(65_535, False), (65_536, True)])
+def test_small_blocks_go_through_the_host(comm, agree, device, n, stays):
+    """Those of less than 256 KiB."""
+    c, n = compcoll.Comm(comm, codec="none"), n * comm.size
+    mine, ours = device.array(walk(comm.rank, n)), device.array(np.zeros(n, "f4"))
+    comm.Alltoall(walk(comm.rank, n), host := np.zeros(n, "f4"))
+    device.reset()
+    c.Alltoall(mine, ours)
+    assert agree((device.nbytes[2] > 0) is stays)
+    assert agree(bits(ours.get()) == bits(host))
+
+
+@few_or_many(30, 600)
 def test_results_are_those_of_plain_mpi(comm, agree, device, count):
     """Each side of each rank lies on the host or on one of two GPUs; blocks may be empty, or apart."""
     devices = [device, Device(1)]
     comms = [compcoll.Comm(comm, codec="none"), compcoll.Comm(comm, codec="lossless", min_nbytes=500)]
     for seed in range(count):
         both, own = np.random.default_rng(seed), np.random.default_rng([seed, comm.rank])
-        counts = both.choice([0, 1, 77, 1000, 3001], comm.size)
-        gap, root, n = int(both.integers(0, 5)), int(both.integers(comm.size)), int(both.choice([0, 1, 999]))
+        counts = both.choice([0, 1, 1000, N], comm.size)
+        gap, root, n = (
+            int(both.integers(0, 5)),
+            int(both.integers(comm.size)),
+            int(both.choice([0, 1, 999, N])),
+        )
         table = collectives(comm.rank, comm.size, n, root, counts.tolist(), gap=gap)
         name = str(both.choice([name for name in table if name.partition(" ")[0] in NAMES]))
-        dtype, form, c = both.choice(["f4", "f8", "i2"]), int(both.integers(len(FORMS))), comms[seed % 2]
+        dtype, form, c = both.choice(["f4", "f8", "i2"]), int(both.integers(len(FORMS))), comms[seed % 4 == 3]
         call = table[name]
         sent, got = call.memory(dtype, seed, comm.rank)
         want = None if got is None else got.copy()
@@ -107,7 +124,7 @@ def test_blocks_with_gaps_go_through_the_host(comm, agree, device, form):
 
 def test_the_root_waits_for_its_own_block(comm, agree, device):
     """Its call comes after what the caller has started, and is complete when the block has come."""
-    c, n, root = compcoll.Comm(comm, codec="none"), 100, comm.size - 1
+    c, n, root = compcoll.Comm(comm, codec="none"), N, comm.size - 1
     mine, got = device.array(np.zeros(n, "f4")), device.array(np.zeros(n * comm.size, "f4"))
     arguments = (mine, got if comm.rank == root else None, root)
     c.Gather(*arguments)  # for fresh memory a driver waits
@@ -129,9 +146,9 @@ def test_the_root_waits_for_its_own_block(comm, agree, device):
 def test_a_persistent_call_copies_it_at_each_start(comm, agree, device):
     if "persistent" not in FORMS:
         pytest.skip("MPI 3 has no persistent collectives")
-    c, n = compcoll.Comm(comm, codec="none"), 300 * comm.size
+    c, n = compcoll.Comm(comm, codec="none"), N * comm.size
     mine, got = device.array(np.zeros(n, "f4")), device.array(np.zeros(n, "f4"))
-    counts = [300] * comm.size
+    counts = [N] * comm.size
     requests = [c.Alltoall_init(mine, got), c.Alltoallv_init([mine, counts], [got, counts])]
     for k in range(6):
         mine.set(walk(comm.rank + 10 * k, n))
@@ -139,7 +156,7 @@ def test_a_persistent_call_copies_it_at_each_start(comm, agree, device):
         device.reset()
         requests[k % 2].Start()
         requests[k % 2].Wait()
-        assert agree(device.nbytes[2] == 1200)
+        assert agree(device.nbytes[2] == 4 * N)
         assert agree(bits(got.get()) == bits(host))
     for request in requests:
         request.Free()
@@ -147,7 +164,7 @@ def test_a_persistent_call_copies_it_at_each_start(comm, agree, device):
 
 def test_a_call_that_mpi_refuses_is_an_error(comm, agree, device):
     """A rank sends itself another number of values than it expects, or a negative number to somebody."""
-    c, p, n = compcoll.Comm(comm, codec="none"), comm.size, 64
+    c, p, n = compcoll.Comm(comm, codec="none"), comm.size, N
     mine, got = device.array(np.zeros(n * p, "f4")), device.array(np.full(n * p, 5, "f4"))
     places, other = [n * i for i in range(p)], (comm.rank + 1) % p
     for own_out, own_in, others in ((n, n - 1, 0), (-1, -1, 0), (n, n, -1)):
