@@ -88,11 +88,15 @@ class Devices:
         chosen = rng.random(size) < (0.5, 0.8, 1)[rng.integers(3)]
         if rng.random() < 0.4:
             chosen = np.arange(size) == rng.integers(size)
-        self._share = (0.3, 0.7, 1)[rng.integers(3)] * chosen[self._rank]
-        # In every other one all ranks are known to have GPUs, where the engine has uncompressed calls.
+        share = (0.3, 0.7, 1)[rng.integers(3)]
+        # In every other program all ranks are known to have GPUs, where the engine has uncompressed calls of
+        # their memory: that of all buffers in every second one of these.
         if rng.integers(2):
             compcoll.devices.cuda.is_usable = lambda: True
+            if rng.integers(2):
+                chosen[:], share = True, 1
         choices.PLAIN_NBYTES = (1, 1000, 1 << 16)[rng.integers(3)]
+        self._share = share * chosen[self._rank]
         self._rng = np.random.default_rng([*seed, 77, self._rank])
         self._order()
 

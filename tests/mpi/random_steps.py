@@ -23,6 +23,8 @@ POLICIES: list[dict[str, Any]] = [
     {"codec": "mpc:dim=2", "min_nbytes": 1000},
     {"codec": "auto", "min_nbytes": 2000},
     {"codec": "auto"},
+    {"codec": "none"},
+    {"policy": {**_LOSSLESS, "rule": [{"at_least": 3000, "codec": "none"}]}},
     {"policy": {**_LOSSLESS, "rule": [{"algorithm": "ring", "chunk_nbytes": 4096}]}},
     {"policy": {**_LOSSLESS, "rule": [{"algorithm": "direct", "chunk_nbytes": 5000}]}},
     {"policy": {**_LOSSLESS, "rule": [{"algorithm": "recursive_halving", "chunk_nbytes": 4096}]}},

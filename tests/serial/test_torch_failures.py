@@ -2,8 +2,11 @@
 
 import re
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
+import standin
+from executor import compiler
 from torch_jobs import BESIDE_GLOO, HEAD, run  # noqa: F401
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -74,6 +77,33 @@ def test_a_group_beside_gloo_has_barriers_and_hears_of_ends(run):  # noqa: F811
     said, status = run(SECOND, head=BESIDE_GLOO)
     assert status, said
     assert "rank 0 got rank 1 has ended, and does not come to call 1 of the group\n" in said, said
+
+
+#: Memory of a GPU on rank 1 alone, in a group whose ranks all have one.
+ON_GPUS = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import standin
+standin.load()
+import fake_torch, compcoll.devices.cuda as cuda
+cuda.is_usable = lambda: True
+"""
+ON_ONE = """
+fake_torch.install()
+x = fake_torch.tensor(torch.ones(n)) if rank else torch.ones(n)
+try:
+    dist.broadcast(x, 0)
+except dist.DistBackendError as error:
+    say(f"got {error} in {time.monotonic() - since:.0f} s")
+"""
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs g++ on x86-64")
+def test_memory_of_one_ranks_gpu_alone_ends_in_the_time_out(run):  # noqa: F811
+    """A large broadcast without a codec, which MPI has on one rank, and the engine on the other."""
+    standin.load()
+    said, _ = run(ON_ONE, head=ON_GPUS + HEAD, SECONDS="3", COMPCOLL_CODEC="none")
+    assert sorted(re.findall(r"rank (\d) got .*Timed out after 3 s", said)) == ["0", "1"], said
 
 
 #: Calls of rank 1, and their names, where rank 0 calls `all_reduce`; then a pair of other calls.
