@@ -228,6 +228,23 @@ def test_calls_that_follow_each_other(comm, agree, device):
         assert agree(same(ours, want))
 
 
+@pytest.mark.usefixtures("nodes_of_one")
+def test_trials_compare_compressed_calls_with_those_of_the_engine(comm, agree, device):
+    """The first calls are not compressed, and what was found of the whole kind is in the reason, too."""
+    if comm.size == 1:
+        pytest.skip("a single rank sends nothing")
+    c, n = compcoll.Comm(comm, codec="auto", min_nbytes=0), 20_000
+    mine, reasons = walk(comm.rank, n), set()
+    comm.Allgather(mine, want := np.zeros(n * comm.size, "f4"))
+    sent, ours = on(device, mine), on(device, np.zeros_like(want))
+    for _ in range(60):
+        c.Allgather(sent, ours)
+        assert agree(same(ours, want))
+        assert agree(c.report.accelerated or is_carried(c))
+        reasons.add(c.report.reason)
+    assert agree(any(CARRIED in reason and "plain" in reason for reason in reasons))
+
+
 def test_check_tells_calls_that_do_not_go_together(comm, agree, device, monkeypatch):
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")

@@ -160,7 +160,7 @@ def test_a_damaged_header_of_a_plain_frame_is_an_error(comm, device, byte):
     call = Call(comm, device, spec="raw", n=CHUNK, plain=True)
     internals.set_recv_hook(damage)
     try:
-        with pytest.raises(ValueError, match="header|magic"):
+        with pytest.raises(ValueError, match=r"header|magic"):
             internals.wait(call.run, limit=10.0)
     finally:
         internals.set_recv_hook(None)
