@@ -2,8 +2,8 @@
 
 Each row is printed as it is found, a line of JSON, so that what was measured is not lost with what hangs.
 Rows ``hand`` are what a program does by itself: pinned memory, copies of what other ranks send and receive,
-and MPI in between. Speed-ups are over these. Large compressed calls have beside them the time in which MPI
-alone exchanges the bytes that this rank's report says were sent.
+and MPI in between. Speed-ups are over these; `OTHER_HANDS` are other ways. Large compressed calls have beside
+them the time in which MPI alone exchanges the bytes that this rank's report says were sent.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ OPERATIONS = ("Alltoall", "Allgather", "Allreduce", "Bcast", "Sendrecv")
 #: Calls that are measured with host memory on all ranks but 0, too.
 ALONE = ("Alltoall", "Bcast")
 SMALL = (64 << 10, 1 << 20, 8 << 20)
+#: By MPI_Alltoall, which copies a rank's own block on the host, in place of MPI_Alltoallv; and with what is
+#: sent copied and sent while the receive is under way, in place of MPI_Sendrecv behind the copy.
+OTHER_HANDS = {"Alltoall": "hand by MPI_Alltoall", "Sendrecv": "hand, send beside receive"}
 FRAME = 1 << 20  # bytes of a message where MPI is alone
 UP, DOWN, ACROSS = 1, 2, 3  # kinds of copies
 
@@ -67,9 +70,10 @@ def measure(
     end = f"{size_of(nbytes)}{', rank 0 alone on the GPU' * alone}"
     about: dict[str, Any] = {"gpu_shared": False} if alone else {}
     expected, hand = arrays.host[1].copy(), 0.0
-    for name in ("hand by MPI_Alltoall", "hand") if op == "Alltoall" and not alone else ("hand",):
+    for other in (True, False) if op in OTHER_HANDS and not alone else (False,):
         arrays.reset()
-        hand = slowest(by_hand(comm, machine, op, arrays, name != "hand"), repeats)
+        hand = slowest(by_hand(comm, machine, op, arrays, other), repeats)
+        name = OTHER_HANDS[op] if other else "hand"
         _call(comm, op, arrays.host[0], expected)
         right = all(comm.allgather(np.array_equal(arrays.result(), expected)))
         found = {"status": "ok"} if right else {"status": "failed", "why": "other values than MPI's"}
@@ -152,9 +156,9 @@ class Arrays:
 
 
 def by_hand(
-    comm: MPI.Intracomm, machine: Machine, op: str, arrays: Arrays, whole: bool = False
+    comm: MPI.Intracomm, machine: Machine, op: str, arrays: Arrays, other: bool = False
 ) -> Callable[[], None]:
-    """The call of a program without a library: a rank's own block stays on its GPU, or goes through MPI."""
+    """The call of a program without a library, or by `OTHER_HANDS`; a rank's own block stays on its GPU."""
     runtime, stream = machine.cupy.cuda.runtime, machine.cupy.cuda.Stream(non_blocking=True)
     (send, recv), on_gpu, size, peer = arrays.addresses, arrays.on_gpu, comm.size, 1 - comm.rank
     # A rank with host memory calls MPI with that.
@@ -176,7 +180,10 @@ def by_hand(
             copy(staged_out + start, send + start, n, DOWN)
         stream.synchronize()
         copy(recv + own, send + own, block, ACROSS)
-        comm.Alltoallv([out, vector, MPI.FLOAT], [into, vector, MPI.FLOAT])
+        if other:
+            comm.Alltoall(out, into)
+        else:
+            comm.Alltoallv([out, vector, MPI.FLOAT], [into, vector, MPI.FLOAT])
         for start, n in others:
             copy(recv + start, staged_in + start, n, UP)
         if not on_gpu:
@@ -204,12 +211,24 @@ def by_hand(
         call()
         copy(recv, staged_in, total, UP)
 
+    def send_beside_receive() -> None:
+        receive = comm.Irecv(into, peer)
+        copy(staged_out, send, total, DOWN)
+        stream.synchronize()
+        request = comm.Isend(out, peer)
+        receive.Wait()
+        copy(recv, staged_in, total, UP)
+        request.Wait()
+
+    def sendrecv() -> None:
+        staged(staged_out, lambda: comm.Sendrecv(out, peer, 0, into, peer, 0))
+
     chosen = {
-        "Alltoall": (lambda: staged(staged_out, lambda: comm.Alltoall(out, into))) if whole else alltoall,
+        "Alltoall": alltoall,
         "Allgather": allgather,
         "Bcast": bcast,
         "Allreduce": lambda: staged(staged_in, lambda: comm.Allreduce(MPI.IN_PLACE, into)),
-        "Sendrecv": lambda: staged(staged_out, lambda: comm.Sendrecv(out, peer, 0, into, peer, 0)),
+        "Sendrecv": send_beside_receive if other else sendrecv,
     }[op]
     return lambda: (chosen(), stream.synchronize())[1]
 

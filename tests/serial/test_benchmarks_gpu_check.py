@@ -105,14 +105,15 @@ def test_all_parts_in_their_order(tmp_path, monkeypatch):
     assert rows["large", "zfp:rate=8 float32, 49152 bytes"]["status"] == "ok"
     assert rows["host", "lossless, 4 chunks of 8 KiB"]["encode us a chunk"] > 0
     found = [row for (part, _), row in rows.items() if part == "collectives"]
-    assert len(found) == 34
+    assert len(found) == 35
     assert {row["status"] for row in found} == {"ok"}
     for row in found:
         assert row["gpu_shared"] is ("rank 0 alone" not in row["what"])
         name = row["what"].split(",")[0].split()[1]
         assert row.get("accelerated", False) is (name not in ("hand", "none"))
         assert row["over mpi alone"] > 0 if row.get("accelerated") else "mpi alone ms" not in row
-    assert rows["collectives", "Alltoall hand by MPI_Alltoall, 16 KiB"]["ms"] > 0
+    for name in ("Alltoall hand by MPI_Alltoall", "Sendrecv hand, send beside receive"):
+        assert rows["collectives", f"{name}, 16 KiB"]["ms"] > 0
     assert rows["limit", "limit bfp:bits=7, an upload a chunk, 16 KiB, chunks of 4 KiB"]["ms"] > 0
     programs = [rows["random", f"random programs of {ranks} ranks"] for ranks in (2, 3)]
     assert all(row["status"] == "ok" and "0 differences" in row["tail"] for row in programs)
