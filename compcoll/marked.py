@@ -161,7 +161,9 @@ class Marked:
 
     @cached_property
     def neighbours(self) -> _engine.Neighbours | None:
-        """The ranks that share memory with this one."""
+        """The ranks that share memory with this one; None where MPI takes frames on GPUs."""
+        if self.device_buffers:
+            return None
         return find_neighbours(self.facts, self.rank, self.key)
 
     # -- decisions by measurement

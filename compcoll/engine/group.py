@@ -65,7 +65,7 @@ class Facts:
         The node of each rank, by the first of its ranks; empty where all share one.
     segments : tuple of (int, int)
         Of each rank: what all ranks call the memory that it can share, and the token of its segment there;
-        0 where it shares none. Empty where all ranks are on one node.
+        0 where it shares none. Empty where only some ranks have GPUs, and, unless all have, on one node.
     sharing : float
         The most ranks of any node for each of its cores, at least 1.
     processors : tuple of str
@@ -93,9 +93,10 @@ class Facts:
 
 def find_neighbours(facts: Facts, rank: int, key: int) -> _engine.Neighbours | None:
     """The ranks that share memory with one, of a communicator of which ``key`` is that of no other."""
-    nodes, segments = facts.nodes, facts.segments
+    segments = facts.segments
     if not segments or not segments[rank][1]:
         return None
+    nodes = facts.nodes or (0,) * len(segments)
     tokens = [0] * len(segments)
     for other, (memory, token) in enumerate(segments):
         if other != rank and (nodes[other], memory) == (nodes[rank], segments[rank][0]):
@@ -149,7 +150,8 @@ def survey(
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     near = node.Get_size()
     several = nodes is not None or near < comm.Get_size()
-    address = _engine.segment_address() if shares and several else None
+    gpu = cuda.is_usable()
+    address = _engine.segment_address() if shares and (several or gpu) else None
     mine = cores_of_process()
     found = node.allgather((mine, comm.Get_rank(), address))
     shares = node.allreduce(_engine.attach_segments([one for *_, one in found]), MPI.LAND)
@@ -160,7 +162,7 @@ def survey(
     return RankFacts(
         spare if workers is None else workers,
         start_threads(),
-        cuda.is_usable(),
+        gpu,
         name,
         memory,
         address[-1] if address is not None and shares else 0,
@@ -175,14 +177,15 @@ def facts_of(everyone: list[RankFacts]) -> Facts:
     names = [one.node for one in everyone]
     nodes = tuple(map(names.index, names))
     on_one_node = len(set(nodes)) == 1
-    # Frames in the memory of GPUs are not for other processes to read.
-    shares = not on_one_node and not any(one.gpu for one in everyone)
+    gpus = [one.gpu for one in everyone]
+    # On one node MPI's messages of host memory are as fast; those of GPUs cost copies.
+    shares = all(gpus) or not (on_one_node or any(gpus))
     return Facts(
         "node" if on_one_node else "network",
         max(map(nodes.count, nodes)),
         min(one.workers for one in everyone),
         all(one.multithreaded for one in everyone),
-        all(one.gpu for one in everyone),
+        all(gpus),
         () if on_one_node else nodes,
         tuple((one.memory, one.token) for one in everyone) if shares else (),
         max(1.0, *(one.sharing for one in everyone)),

@@ -13,10 +13,10 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-constexpr int n_multiprocessors = 16;  // attribute of a device
+constexpr int n_multiprocessors = 16, uses_host_addresses = 91;  // attributes of a device
 constexpr int is_managed = 8, memory_type = 2, device_ordinal = 9;  // of a pointer
 constexpr unsigned device_memory = 2;
-constexpr unsigned non_blocking = 1, no_timing = 2, portable = 1;
+constexpr unsigned non_blocking = 1, no_timing = 2, portable = 1, mapped = 2;
 constexpr int thread_local_mode = 1;
 constexpr int first_of_captures = 900, last_of_captures = 908;  // errors that tell of a capture
 constexpr int64_t most_pitch = (int64_t(1) << 31) - 1;  // of all GPUs
@@ -35,6 +35,16 @@ std::unique_ptr<Driver> open_driver() {
   COMPCOLL_DRIVER(COMPCOLL_LOOK_UP)
 #undef COMPCOLL_LOOK_UP
   return all ? std::move(found) : nullptr;
+}
+
+// Says once that memory is slower for which the driver has refused so many bytes.
+void say_slower(const char* what, uint64_t nbytes, std::atomic<bool>* said) {
+  if (!said->exchange(true))
+    fprintf(
+        stderr,
+        "compcoll: the driver %s %llu bytes, and copies from and to GPUs go through other memory, which is "
+        "slower\n",
+        what, static_cast<unsigned long long>(nbytes));
 }
 
 std::atomic<FindStream> find_stream{nullptr};
@@ -189,14 +199,8 @@ uint8_t* Pinned::try_allocate(uint64_t nbytes) {
 
 uint8_t* Pinned::allocate(uint64_t nbytes) {
   if (uint8_t* memory = try_allocate(nbytes)) return memory;
-  if (Gpu* gpu = gpu_; gpu && !gpu->failed()) {
-    static std::atomic<bool> warned{false};
-    if (!warned.exchange(true))
-      fprintf(stderr,
-              "compcoll: the driver has no %llu bytes of pinned memory left, and copies from and to GPUs go "
-              "through other memory, which is slower\n",
-              static_cast<unsigned long long>(nbytes));
-  }
+  static std::atomic<bool> said{false};
+  if (Gpu* gpu = gpu_; gpu && !gpu->failed()) say_slower("has no pinned memory left for", nbytes, &said);
   auto pageable = static_cast<uint8_t*>(::operator new(nbytes, std::align_val_t(64)));
   std::lock_guard<std::mutex> lock(mutex_);
   pageable_[pageable] = true;
@@ -216,9 +220,36 @@ void Pinned::free(uint8_t* memory) {
   if (!gpu->failed()) driver()->host_free(memory);
 }
 
-bool Pinned::is_mapped(uint8_t* memory) {
+void Pinned::use(Gpu* gpu, bool maps) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return !pageable_.count(memory);
+  gpu_ = gpu;
+  maps_added_ = maps_added_ && maps;
+}
+
+bool Pinned::is_mapped(const uint8_t* memory) {
+  const bool added = has_added(memory);
+  std::lock_guard<std::mutex> lock(mutex_);
+  return added ? maps_added_ : !pageable_.count(memory);
+}
+
+bool Pinned::add(uint8_t* memory, uint64_t nbytes) {
+  Gpu* gpu = gpu_;
+  if (!gpu || gpu->failed()) return false;
+  static std::atomic<bool> said{false};
+  Within within(*gpu);
+  if (driver()->host_register(memory, nbytes, portable | mapped)) {
+    say_slower("does not register shared memory of", nbytes, &said);
+    return false;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  added_[memory] = nbytes;
+  return true;
+}
+
+bool Pinned::has_added(const uint8_t* memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto behind = added_.upper_bound(memory);
+  return behind != added_.begin() && memory < std::prev(behind)->first + std::prev(behind)->second;
 }
 
 Pinned& pinned() {
@@ -236,12 +267,13 @@ Gpu* Gpu::of(int number) {
   const Driver* cuda = driver();
   auto gpu = new Gpu(number);
   (*all)[number] = gpu;
-  int device = 0, several = 1;
+  int device = 0, several = 1, maps = 0;
   if (gpu->check(cuda ? cuda->device_get(&device, number) : 3, "cuDeviceGet") &&
       gpu->check(cuda->retain_context(&gpu->context_, device), "cuDevicePrimaryCtxRetain") &&
-      gpu->check(cuda->device_attribute(&several, n_multiprocessors, device), "cuDeviceGetAttribute"))
+      gpu->check(cuda->device_attribute(&several, n_multiprocessors, device), "cuDeviceGetAttribute") &&
+      gpu->check(cuda->device_attribute(&maps, uses_host_addresses, device), "cuDeviceGetAttribute"))
     gpu->max_grid_ = 16 * uint32_t(several);
-  pinned().use(gpu);
+  pinned().use(gpu, maps);
   last_used = number;
   return gpu;
 }

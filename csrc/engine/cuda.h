@@ -32,6 +32,7 @@ using Address = uint64_t;  // of memory of a device
   X(memory_alloc, "cuMemAlloc_v2", Address*, size_t)                                                       \
   X(memory_free, "cuMemFree_v2", Address)                                                                  \
   X(host_alloc, "cuMemHostAlloc", void**, size_t, unsigned)                                                \
+  X(host_register, "cuMemHostRegister_v2", void*, size_t, unsigned)                                        \
   X(host_free, "cuMemFreeHost", void*)                                                                     \
   X(to_device, "cuMemcpyHtoDAsync_v2", Address, const void*, size_t, void*)                                \
   X(to_host, "cuMemcpyDtoHAsync_v2", void*, Address, size_t, void*)                                        \
@@ -210,10 +211,13 @@ class Within {
 class Pinned : public Arena {
  public:
   Pinned() : Arena(4096, 512 << 20) {}
-  // Has such memory allocated in a GPU's context.
-  void use(Gpu* gpu) { gpu_ = gpu; }
-  // True if memory from here is what GPUs reach.
-  bool is_mapped(uint8_t* memory);
+  // Has such memory allocated in a GPU's context. `maps`: whether it reaches memory that was added as the host does.
+  void use(Gpu* gpu, bool maps);
+  // True if memory from here, or within what was added, is such that kernels reach by its address.
+  bool is_mapped(const uint8_t* memory);
+  // Adds memory that others have allocated, for good; false if the driver does not allow it.
+  bool add(uint8_t* memory, uint64_t nbytes);
+  bool has_added(const uint8_t* memory);
 
  protected:
   uint8_t* allocate(uint64_t nbytes) override;
@@ -223,7 +227,9 @@ class Pinned : public Arena {
  private:
   std::atomic<Gpu*> gpu_{nullptr};
   std::mutex mutex_;
-  std::unordered_map<uint8_t*, bool> pageable_;
+  bool maps_added_ = true;
+  std::unordered_map<const uint8_t*, bool> pageable_;
+  std::map<const uint8_t*, uint64_t> added_;  // bytes
 };
 Pinned& pinned();
 

@@ -186,6 +186,7 @@ class DeviceWork {
   void copy_down(Machine* machine);
   void copy_up(Machine* machine);
   uint64_t guess(const Machine& machine) const;
+  static void hold(Frame* frame, uint64_t room);
   void hold_frame(Machine* machine);
   uint8_t* header_of(const Machine& machine) const;
   void fetch_frame(Machine* machine, uint64_t end);

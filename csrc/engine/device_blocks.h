@@ -34,7 +34,7 @@ inline uint64_t raw_name() { return packed_name("raw"); }
 
 // Whether a frame lies in memory of the host that copies do not have it wait for.
 inline bool is_pinned(const Frame& frame) {
-  return !frame.gpu && !frame.lent && frame.allocator == &pinned();
+  return !frame.gpu && ((frame.allocator == &pinned() && !frame.lent) || pinned().has_added(frame.memory));
 }
 
 // Whether a frame on the host is the values' bytes, of which nothing has to be checked.

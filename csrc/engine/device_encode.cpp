@@ -119,9 +119,13 @@ Address DeviceWork::allocate_frame(Machine* machine, uint64_t room) {
   Gpu* gpu = machine->op.gpu;
   machine->maps = !direct_ && machine->op.block.nbytes() <= most_mapped && machine->plan->in_one_go();
   if (!direct_ && !machine->maps) return allocate(machine, room);
-  frame.allocator = direct_ ? &gpu->memory() : static_cast<Allocator*>(&pinned());
-  frame.memory = frame.allocator->get(room);
-  frame.room = room, frame.gpu = direct_ ? gpu : nullptr;
+  if (direct_) {
+    frame.allocator = &gpu->memory();
+    frame.memory = frame.allocator->get(room);
+    frame.room = room, frame.gpu = gpu;
+  } else {
+    hold(&frame, room);
+  }
   if (!machine->maps || pinned().is_mapped(frame.memory)) return reinterpret_cast<Address>(frame.memory);
   drop_frame(machine);
   machine->maps = false;
@@ -137,6 +141,15 @@ uint64_t DeviceWork::guess(const Machine& machine) const {
   return 0;
 }
 
+// Gives a frame memory that GPUs copy to: where its readers on the node have it, if it is for any.
+void DeviceWork::hold(Frame* frame, uint64_t room) {
+  frame->room = room;
+  frame->memory = frame->allocator ? frame->allocator->get_pinned(room) : nullptr;
+  if (frame->memory) return;
+  frame->allocator = &pinned();
+  frame->memory = pinned().get(room);
+}
+
 // Has memory of the host for a frame, or for the header of one that stays on the device.
 void DeviceWork::hold_frame(Machine* machine) {
   Frame& frame = *machine->op.made;
@@ -145,9 +158,7 @@ void DeviceWork::hold_frame(Machine* machine) {
     return;
   }
   const uint64_t most = HEADER_NBYTES + machine->op.block.nbytes();
-  frame.room = (machine->nbytes ? machine->nbytes : most) + MORE_NBYTES;
-  frame.memory = pinned().get(frame.room);
-  frame.allocator = &pinned();
+  hold(&frame, (machine->nbytes ? machine->nbytes : most) + MORE_NBYTES);
 }
 
 // A frame's copy on the host, as far as it is there.

@@ -43,7 +43,7 @@ class NodeWire : public Wire {
 
   int recv(int32_t op, uint8_t* data, uint64_t room, int peer, int tag) override {
     if (!lends(peer)) return wire_->recv(op, data, room, peer, tag);
-    recvs_.push_back({op, data, room, peer, tag});
+    recvs_.push_back({op, peer, tag});
     looked_ = false;
     return 0;
   }
@@ -70,6 +70,7 @@ class NodeWire : public Wire {
   bool lends(int peer) const override { return neighbours_->tokens[peer]; }
   Allocator* allocator() const override { return &memory_; }
   void release(const uint8_t* frame) override { SharedMemory::release(frame); }
+  void pin(const uint8_t* frame) override { memory_.pin(frame); }
   void refuse(int peer, int tag) override { wire_->refuse(peer, tag); }
   bool is_refused(int tag) override { return wire_->is_refused(tag); }
 
@@ -82,8 +83,6 @@ class NodeWire : public Wire {
   };
   struct PendingRecv {
     int32_t op;
-    uint8_t* data;
-    uint64_t room;
     int peer, tag;
   };
 
@@ -114,7 +113,6 @@ class NodeWire : public Wire {
   // Truncates the message to nothing if there is no memory, so that its sender does not wait for ever.
   int recv_by_mpi(const PendingRecv& recv, uint64_t nbytes) {
     static uint8_t nothing;
-    if (recv.data && nbytes <= recv.room) return wire_->recv(recv.op, recv.data, nbytes, recv.peer, recv.tag);
     uint8_t* memory = nullptr;
     try {
       memory = SharedMemory::get_apart(nbytes);
@@ -157,13 +155,7 @@ class NodeWire : public Wire {
         continue;
       }
       Done one = {recv.op, 0, int64_t(arrival.nbytes), arrival.frame};
-      if (arrival.nbytes && !arrival.frame) {
-        one.error = Done::NO_MEMORY;
-      } else if (recv.data && arrival.nbytes && arrival.nbytes <= recv.room) {
-        memcpy(recv.data, arrival.frame, arrival.nbytes);
-        SharedMemory::release(arrival.frame);
-        one.frame = nullptr;
-      }
+      if (arrival.nbytes && !arrival.frame) one.error = Done::NO_MEMORY;
       (arrival.copied ? &done_ : done)->push_back(one);
     }
     recvs_.resize(kept);

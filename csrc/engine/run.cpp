@@ -75,9 +75,10 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside,
     n_deps_[i] = schedule_->ops[i].n_deps;
     if (!n_deps_[i]) make_ready(int32_t(i));
   }
-  Allocator* shared = wire_->allocator();
-  for (size_t i = 0; i < frames_.size(); i++)
-    frames_[i].allocator = shared && schedule_->near[i] ? shared : &pool_;
+  for (Frame& frame : frames_) frame.allocator = &pool_;
+  if (Allocator* shared = wire_->allocator())
+    for (const Op& op : schedule_->ops)
+      if (op.kind == SEND && wire_->lends(op.peer)) frames_[op.frame].allocator = shared;
 }
 
 Run::~Run() {
@@ -286,11 +287,11 @@ bool Run::begin_recv(int32_t op) {
   Frame& frame = frames_[recv.frame];
   const uint64_t nbytes = room(recv);
   const bool lends = wire_->lends(recv.peer);
-  if (Gpu* gpu = gpu_of(schedule_->blocks[recv.block])) {
+  if (Gpu* gpu = gpu_of(schedule_->blocks[recv.block]); gpu && !lends) {
     frame.gpu = device_->direct() ? gpu : nullptr;
     frame.allocator = frame.gpu ? &gpu->memory() : static_cast<Allocator*>(&pinned());
   }
-  if (frame.gpu || frame.allocator == &pinned() || !lends) try {
+  if (!lends) try {
       frame.memory = frame.allocator->get(nbytes);
       frame.room = nbytes;
     } catch (const std::bad_alloc&) { fail(Problem::MEMORY); }
@@ -326,6 +327,7 @@ void Run::arrived(const Done& done) {
     if (done.frame) {
       frame.memory = const_cast<uint8_t*>(done.frame);
       frame.lent = true;
+      if (device_) wire_->pin(done.frame);
     }
     frame.came = uint64_t(done.nbytes);
     const bool poisoned = frame.came <= (tags_.refusal < 0 ? 0 : MORE_NBYTES);

@@ -58,7 +58,6 @@ struct Schedule {
   std::vector<bool> ends;
   // Operations that use a frame or scratch memory, which goes back to the pool behind the last one.
   std::vector<int32_t> frame_users, scratch_users;
-  std::vector<bool> near;  // frames that are sent to ranks of the same node
   // Elements that are encoded or decoded; between nodes also by kinds of operations, and how many these are.
   uint64_t coded, coded_of[ADD + 1], n_coding;
   int32_t terms;  // ranks whose values are added; 0 where none are
@@ -74,7 +73,6 @@ struct Schedule {
     terms = 0;
     frame_users.assign(n_frames, 0);
     scratch_users.assign(scratch.size(), 0);
-    near.assign(n_frames, false);
     for (const Op& op : ops) {
       if (op.kind == DECODE_ADD || op.kind == ADD) terms = size;
       if (op.kind <= ADD && op.block != NONE) {
@@ -84,7 +82,6 @@ struct Schedule {
       }
       for (int32_t frame : {op.frame, op.other, op.sum})
         if (frame != NONE) frame_users[frame]++;
-      if (op.kind == SEND && op.inside) near[op.frame] = true;
       for (int32_t block : {op.block, op.into})
         if (block != NONE && blocks[block].buffer >= n_buffers)
           scratch_users[blocks[block].buffer - n_buffers]++;

@@ -13,6 +13,7 @@
 #include <new>
 #include <random>
 
+#include "cuda.h"
 #include "frame.h"
 
 namespace compcoll {
@@ -49,6 +50,7 @@ struct Segment::Mailbox {
     Notice notice;
   };
   std::atomic<uint64_t> token;  // what others read to tell a segment from another file
+  std::atomic<uint64_t> pinned;  // the piece that keeps its pages, since its owner has registered it
   alignas(64) std::atomic<uint64_t> tail;
   alignas(64) std::atomic<uint64_t> head;
   Cell cells[n_cells];
@@ -72,7 +74,7 @@ std::shared_ptr<Segment> Segment::create(uint64_t memory_nbytes) {
   while (!address.token) address.token = uint64_t(random()) << 32 | random();
   Mailbox* mailbox = new (memory) Mailbox;
   for (uint64_t i = 0; i < n_cells; i++) mailbox->cells[i].turn = i;
-  mailbox->head = mailbox->tail = 0;
+  mailbox->head = mailbox->tail = mailbox->pinned = 0;
   mailbox->token = address.token;
   const uint64_t most = memory_nbytes / memory_part / piece_nbytes;
   return std::shared_ptr<Segment>(new Segment(address, address.fd, memory, most));
@@ -94,7 +96,9 @@ std::shared_ptr<Segment> Segment::open(const SegmentAddress& address) {
 
 Segment::~Segment() {
   munmap(mailbox_, sizeof(Mailbox));
-  for (const auto& [memory, offset] : offsets_) munmap(const_cast<uint8_t*>(memory), piece_nbytes);
+  for (const auto& [memory, offset] :
+       offsets_)  // GPUs may be at a registered one as long as the process lives
+    if (offset / piece_nbytes != pinned_) munmap(const_cast<uint8_t*>(memory), piece_nbytes);
   mapped_nbytes -= offsets_.size() * piece_nbytes;
   close(fd_);
 }
@@ -171,14 +175,16 @@ bool Segment::fetch(Notice* notice) {
   return true;
 }
 
-uint8_t* Segment::allocate(uint64_t nbytes) {
+uint8_t* Segment::take(uint64_t nbytes, bool pinned) {
   nbytes = (nbytes + page_nbytes - 1) / page_nbytes * page_nbytes;
   if (nbytes > piece_nbytes) return nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
-  auto has_room = [nbytes](const auto& gap) { return gap.second >= nbytes; };
+  auto has_room = [&](const auto& gap) {
+    return gap.second >= nbytes && (gap.first / piece_nbytes == pinned_) == pinned;
+  };
   auto found = std::find_if(free_.begin(), free_.end(), has_room);
   if (found == free_.end()) {
-    if (!grow()) return nullptr;
+    if (pinned || !grow()) return nullptr;
     found = std::prev(free_.end());
   }
   const auto [offset, room] = *found;
@@ -196,11 +202,42 @@ bool Segment::grow() {
   return true;
 }
 
+bool Segment::pin() {
+  std::call_once(tried_, [this] {
+    uint64_t number = 0;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!grow()) return;
+      pinned_ = number = pieces_.size() - 1;
+    }
+    if (register_piece(number)) mailbox().pinned.store(number, std::memory_order_release);
+  });
+  return pinned_;
+}
+
+void Segment::pin(uint64_t offset) {
+  const uint64_t number = mailbox().pinned.load(std::memory_order_acquire);
+  if (!number || number != offset / piece_nbytes) return;
+  std::call_once(tried_, [&] {
+    pinned_ = number;
+    register_piece(number);
+  });
+}
+
+// Registers a piece that is mapped.
+bool Segment::register_piece(uint64_t number) {
+  if (pinned().add(at(number * piece_nbytes), piece_nbytes)) return true;
+  std::lock_guard<std::mutex> lock(mutex_);
+  pinned_ = 0;
+  return false;
+}
+
 void Segment::release(uint8_t* memory, uint64_t nbytes) {
   nbytes = (nbytes + page_nbytes - 1) / page_nbytes * page_nbytes;
   const uint64_t offset = offset_of(memory);
   // MADV_REMOVE does not take memory that is locked.
-  fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(offset), off_t(nbytes));
+  if (offset / piece_nbytes != pinned_)
+    fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(offset), off_t(nbytes));
   std::lock_guard<std::mutex> lock(mutex_);
   auto gap = free_.emplace(offset, nbytes).first;
   auto join = [this](auto left, auto right) {
@@ -213,7 +250,9 @@ void Segment::release(uint8_t* memory, uint64_t nbytes) {
 }
 
 SharedMemory::SharedMemory(std::shared_ptr<Segment> own)
-    : own_(std::move(own)), pool_(keep_nbytes, own_.get()) {
+    : own_(std::move(own)),
+      pool_(keep_nbytes, own_.get()),
+      pinned_pool_(piece_nbytes, &own_->pinned_piece()) {
   attach(own_);
 }
 
@@ -232,17 +271,17 @@ uint8_t* SharedMemory::get(uint64_t nbytes) {
   return block ? block : get_apart(nbytes);
 }
 
-uint8_t* SharedMemory::get_shared(uint64_t nbytes) {
+uint8_t* SharedMemory::get(Pool& pool, uint64_t nbytes) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     auto back = [this](const Block& block) { return put_back(block); };
     read_.erase(std::remove_if(read_.begin(), read_.end(), back), read_.end());
   }
   nbytes += sizeof(Front);
-  uint8_t* memory = pool_.get(nbytes);
+  uint8_t* memory = pool.get(nbytes);
   if (!memory && nbytes <= piece_nbytes) {  // idle blocks of other sizes may have what it takes
-    pool_.trim();
-    memory = pool_.get(nbytes);
+    pool.trim();
+    memory = pool.get(nbytes);
   }
   if (!memory) return nullptr;
   Front* made = new (memory) Front;
@@ -274,8 +313,25 @@ void SharedMemory::release(const uint8_t* frame) {
 // Gives a block back to the pool, unless somebody reads it.
 bool SharedMemory::put_back(const Block& block) {
   if (front(block.memory).readers.load(std::memory_order_acquire)) return false;
-  pool_.put(block.memory - sizeof(Front), block.nbytes + sizeof(Front));
+  Pool& pool = own_->is_pinned(block.memory) ? pinned_pool_ : pool_;
+  pool.put(block.memory - sizeof(Front), block.nbytes + sizeof(Front));
   return true;
+}
+
+// The segment that a frame lies in, and where there; null for any other.
+Segment* SharedMemory::find(const uint8_t* frame, uint64_t* offset) {
+  if ((*offset = own_->offset_of(frame))) return own_.get();
+  for (const auto& [token, segment] : segments_)
+    if ((*offset = segment->offset_of(frame))) return segment.get();
+  return nullptr;
+}
+
+void SharedMemory::pin(const uint8_t* frame) {
+  uint64_t offset = 0;
+  std::unique_lock<std::mutex> lock(mutex_);
+  Segment* segment = find(frame, &offset);
+  lock.unlock();
+  if (segment && segment != own_.get()) segment->pin(offset);
 }
 
 bool SharedMemory::post(uint64_t token, uint64_t key, int source, int tag, const uint8_t* frame,
@@ -283,14 +339,9 @@ bool SharedMemory::post(uint64_t token, uint64_t key, int source, int tag, const
   Notice notice = {key, source, tag, 0, 0, nbytes, false, false};
   std::lock_guard<std::mutex> lock(mutex_);
   if (nbytes) {
-    Segment* segment = own_.get();
-    notice.offset = segment->offset_of(frame);
-    notice.own = notice.offset;
-    for (auto other = segments_.begin(); !notice.offset && other != segments_.end(); ++other) {
-      segment = other->second.get();
-      notice.offset = segment->offset_of(frame);
-    }
-    if (!notice.offset) return false;
+    const Segment* segment = find(frame, &notice.offset);
+    if (!segment) return false;
+    notice.own = segment == own_.get();
     notice.owner = segment->address().token;
     front(frame).readers.fetch_add(1, std::memory_order_relaxed);
     if (notice.own) front(frame).untaken.fetch_add(1, std::memory_order_relaxed);

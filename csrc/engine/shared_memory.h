@@ -76,21 +76,40 @@ class Segment : public Pool::Source {
 
   // Memory for the owner's pool; null where there is no more. What is released keeps its addresses, but no
   // pages.
-  uint8_t* allocate(uint64_t nbytes) override;
+  uint8_t* allocate(uint64_t nbytes) override { return take(nbytes, false); }
   void release(uint8_t* memory, uint64_t nbytes) override;
+
+  // Registers a piece with the driver, so that GPUs of this process copy to and from it: the owner a fresh one,
+  // which keeps its pages, and others that one, if a block lies there. A driver that refuses is not asked again.
+  bool pin();
+  void pin(uint64_t offset);
+  bool is_pinned(const uint8_t* memory) { return offset_of(memory) / piece_nbytes == pinned_; }
+  // Memory of that piece for another pool of the owner's.
+  Pool::Source& pinned_piece() { return pinned_piece_; }
 
  private:
   struct Mailbox;
+  struct PinnedPiece : Pool::Source {
+    explicit PinnedPiece(Segment& segment) : segment(segment) {}
+    uint8_t* allocate(uint64_t nbytes) override { return segment.take(nbytes, true); }
+    void release(uint8_t* memory, uint64_t nbytes) override { segment.release(memory, nbytes); }
+    Segment& segment;
+  };
   Segment(SegmentAddress address, int fd, uint8_t* mailbox, uint64_t most)
-      : address_(address), fd_(fd), mailbox_(mailbox), most_(most) {}
+      : address_(address), fd_(fd), mailbox_(mailbox), most_(most), pinned_piece_(*this) {}
   Mailbox& mailbox() const;
   uint8_t* map_piece(uint64_t number);
+  uint8_t* take(uint64_t nbytes, bool pinned);
   bool grow();
+  bool register_piece(uint64_t number);
 
   const SegmentAddress address_;
   const int fd_;
   uint8_t* const mailbox_;
   const uint64_t most_;  // pieces
+  PinnedPiece pinned_piece_;
+  std::once_flag tried_;
+  std::atomic<uint64_t> pinned_{0};  // the piece that is registered here
   std::mutex mutex_;  // of everything below
   std::vector<uint8_t*> pieces_;  // null where one is not mapped; the first has the mailbox
   std::map<const uint8_t*, uint64_t> offsets_;  // of mapped pieces
@@ -108,9 +127,10 @@ class SharedMemory : public Allocator {
   bool attached(uint64_t token);
 
   // Blocks of the own segment, which are used again when their last reader has released them. `get` has
-  // others where no more are to be had there, and `get_shared` null.
+  // others where no more are to be had there, and `get_shared` and `get_pinned` null.
   uint8_t* get(uint64_t nbytes) override;
-  uint8_t* get_shared(uint64_t nbytes);
+  uint8_t* get_shared(uint64_t nbytes) { return get(pool_, nbytes); }
+  uint8_t* get_pinned(uint64_t nbytes) override { return own_->pin() ? get(pinned_pool_, nbytes) : nullptr; }
   void put(uint8_t* block, uint64_t nbytes) override;
   bool owns(const uint8_t* data) const { return own_->offset_of(data); }
   // Whether receivers have taken all notices of a block that were posted here.
@@ -131,6 +151,8 @@ class SharedMemory : public Allocator {
   // A block outside of segments, to be released; throws std::bad_alloc.
   static uint8_t* get_apart(uint64_t nbytes);
   static void release(const uint8_t* frame);
+  // Has GPUs copy a frame of any segment from where it lies, if its owner's copy it there.
+  void pin(const uint8_t* frame);
 
  private:
   using Sender = std::pair<uint64_t, uint64_t>;  // key, and source with tag
@@ -152,12 +174,14 @@ class SharedMemory : public Allocator {
   static Front& front(const uint8_t* block) {
     return *reinterpret_cast<Front*>(const_cast<uint8_t*>(block) - sizeof(Front));
   }
+  uint8_t* get(Pool& pool, uint64_t nbytes);
   bool put_back(const Block& block);
+  Segment* find(const uint8_t* frame, uint64_t* offset);
   uint8_t* copy(const Notice& notice);
   void deliver(uint64_t token, const Notice& notice);
 
   const std::shared_ptr<Segment> own_;
-  Pool pool_;
+  Pool pool_, pinned_pool_;
   std::mutex mutex_;
   std::vector<Block> read_;  // dropped here, and still read by others
   std::unordered_map<uint64_t, std::shared_ptr<Segment>> segments_;  // all, by token

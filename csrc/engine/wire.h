@@ -30,10 +30,12 @@ class Wire {
   // Lets MPI progress while it has no message of this wire: others may wait for what this rank began before.
   virtual void progress() {}
   // Whether messages from and to a rank stay where they are, in memory that both share: its frames come
-  // without memory for them, and have to be released. Those that are sent should be the allocator's.
+  // without memory for them, and have to be released. Those that are sent should be the allocator's. GPUs copy
+  // one where it lies if `pin` can have them do so.
   virtual bool lends(int) const { return false; }
   virtual Allocator* allocator() const { return nullptr; }
   virtual void release(const uint8_t*) {}
+  virtual void pin(const uint8_t*) {}
   // Tells a rank under a tag of its own that this one has given up messages between both; and whether any
   // rank has told this one, which later wires of the communicator learn, too.
   virtual void refuse(int, int) {}

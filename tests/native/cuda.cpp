@@ -49,7 +49,7 @@ void wait_for_device() {
   if (!thread().quiet) driver.idle(current()->device);
 }
 
-bool is_device(const Block* block) { return block && block->kind != Kind::pinned; }
+bool is_device(const Block* block) { return block && !is_hosts(block->kind); }
 
 // Whether eight bytes in a row, counted from the first one, are as fresh memory of a device has them.
 bool is_fresh(uint64_t from, uint64_t nbytes) {
@@ -87,7 +87,8 @@ int put_copy(uint64_t to, uint64_t from, uint64_t nbytes, void* handle, bool to_
           return driver.fault(context, illegal_address,
                               "a copy reads or writes memory that was freed before it ran");
         if (fails_on_fresh && from_device && !to_device && is_fresh(from, nbytes))
-          return driver.fault(context, launch_failed, "a copy to the host reads memory that nothing has written");
+          return driver.fault(context, launch_failed,
+                              "a copy to the host reads memory that nothing has written");
         for (uint64_t i = 0; i < rows; i++)
           memmove(reinterpret_cast<void*>(to + i * to_pitch), reinterpret_cast<void*>(from + i * from_pitch),
                   nbytes);
@@ -99,6 +100,7 @@ int put_copy(uint64_t to, uint64_t from, uint64_t nbytes, void* handle, bool to_
 // Whether a kernel on a context's device may use an address.
 bool reachable(const Context* context, uint64_t address, uint64_t nbytes) {
   const Block* block = driver.at(address, nbytes);
+  if (block && block->kind == Kind::registered && !driver.maps_registered) return false;
   return block && (block->kind != Kind::device || block->context->device == context->device);
 }
 
@@ -182,8 +184,10 @@ EXPORT int cuDeviceGet(int* device, int ordinal) {
 
 EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
   ENTER_DEVICE(device);
-  // Multiprocessors, unified addresses, and the compute capability.
+  // Multiprocessors, unified addresses, the compute capability, and whether kernels use the host's addresses of
+  // registered memory.
   *value = attribute == 16 || attribute == 41 ? 1 : attribute == 75 ? 9 : 0;
+  if (attribute == 91) *value = driver.maps_registered;
   return success;
 }
 
@@ -254,7 +258,7 @@ static int get_attribute(void* data, int attribute, const Block* block) {
   int nbytes = 4;
   switch (attribute) {
     case 1: value = block ? block->context->handle : 0, nbytes = 8; break;
-    case 2: value = !block ? 0 : block->kind == Kind::pinned ? 1 : 2; break;
+    case 2: value = !block ? 0 : is_hosts(block->kind) ? 1 : 2; break;
     case 8: value = block && block->kind == Kind::managed; break;
     case 9: value = uint64_t(block ? block->context->device : -2); break;
     default: return invalid_value;
@@ -293,6 +297,12 @@ EXPORT int cuMemHostAlloc(void** address, size_t nbytes, unsigned) {
   ENTER(context | no_capture);
   wait_for_device();
   return driver.allocate(Kind::pinned, current(), nbytes, reinterpret_cast<uint64_t*>(address));
+}
+
+EXPORT int cuMemHostRegister_v2(void* address, size_t nbytes, unsigned) {
+  ENTER(context | no_capture);
+  wait_for_device();
+  return driver.add(current(), static_cast<uint8_t*>(address), nbytes);
 }
 
 static int release(uint64_t address, bool pinned) {

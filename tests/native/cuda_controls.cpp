@@ -72,6 +72,12 @@ EXPORT void standin_budget(int pinned, int64_t nbytes) {
   driver.budgets[pinned != 0] = nbytes;
 }
 
+// Whether memory of callers can be registered, and kernels reach it by its addresses.
+EXPORT void standin_register(int allowed, int maps) {
+  LOCK;
+  driver.refuses_registering = !allowed, driver.maps_registered = maps;
+}
+
 // Lines of a name and a number: of a device's kernels, or (-1) of the functions. Returns the length, also
 // where that is more than there is room for.
 EXPORT long standin_list(int device, char* to, long room) {
@@ -97,7 +103,7 @@ EXPORT long standin_copies(int device, int what) {
 }
 
 // How many there are: 0 streams with handles, 1 events, 2 operations, 3 retained primary contexts, 4 blocks of
-// device memory, 5 of pinned memory.
+// device memory, 5 of pinned memory; 6 bytes that are registered.
 EXPORT long standin_live(int what) {
   LOCK;
   long n = 0;
@@ -106,7 +112,9 @@ EXPORT long standin_live(int what) {
     for (const auto& stream : driver.active) n += long(stream->operations.size());
   if (what == 3)
     for (const auto& one : driver.contexts) n += one->retains;
-  if (what > 3)
+  for (const auto& [address, block] : driver.blocks)
+    if (what == 6 && block.kind == Kind::registered) n += long(block.size);
+  if (what == 4 || what == 5)
     for (const auto& [address, block] : driver.blocks) n += (block.kind == Kind::pinned) == (what == 5);
   return n;
 }

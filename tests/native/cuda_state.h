@@ -37,6 +37,7 @@ enum Code : int {
   invalid_handle = 400,
   not_found = 500,
   not_ready = 600,
+  registered = 712,
   illegal_address = 700,
   launch_failed = 719,
   not_permitted = 800,
@@ -107,9 +108,10 @@ struct Event {
   bool captured = false;
 };
 
-enum class Kind { device, managed, pinned };
+enum class Kind { device, managed, pinned, registered };
+inline bool is_hosts(Kind kind) { return kind == Kind::pinned || kind == Kind::registered; }
 
-// Memory with guards on both sides.
+// Memory with guards on both sides, but for a caller's that was registered.
 struct Block {
   static constexpr uint64_t guard = 512;
   static constexpr uint8_t poison = 0xA5, freed = 0x5A;
@@ -120,7 +122,8 @@ struct Block {
 
   uint64_t address() const { return uint64_t(base) + guard; }
   uint64_t whole() const { return size + 2 * guard; }
-  bool guarded() const { return same(0, guard, poison) && same(guard + size, guard, poison); }
+  bool guarded() const { return kind == Kind::registered || has_guards(); }
+  bool has_guards() const { return same(0, guard, poison) && same(guard + size, guard, poison); }
   bool same(uint64_t from, uint64_t n, uint8_t value) const {
     const uint8_t* p = base + from;
     return !n || (*p == value && !memcmp(p, p + 1, n - 1));
@@ -194,7 +197,7 @@ class Driver {
  public:
   std::mutex mutex;
   std::condition_variable_any changed;
-  bool initialized = false, eager = false;
+  bool initialized = false, eager = false, refuses_registering = false, maps_registered = true;
   int n_devices = 0;
   std::vector<std::unique_ptr<Context>> contexts;  // the primary ones of all devices
   std::vector<std::shared_ptr<Stream>> active;  // streams, those without handles too
@@ -300,6 +303,17 @@ class Driver {
     used[which] += int64_t(size);
     blocks.emplace(block.address(), block);
     *address = block.address();
+    return success;
+  }
+
+  // The caller's memory, which counts as pinned and gets all of its pages.
+  int add(Context* context, uint8_t* memory, uint64_t size) {
+    if (refuses_registering || at(uint64_t(memory), size))
+      return refuses_registering ? not_permitted : registered;
+    const Block block{memory - Block::guard, size, Kind::registered, context};
+    for (uint64_t i = 0; i < size; i += 4096) (void)*const_cast<volatile uint8_t*>(memory + i);
+    blocks.emplace(block.address(), block);
+    used[1] += int64_t(size);
     return success;
   }
 

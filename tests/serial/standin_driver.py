@@ -32,19 +32,18 @@ _LETTERS = {
 #: The functions with their parameters, a letter each.
 _SIGNATURES = """
     cuInit:u cuDriverGetVersion:p cuDeviceGetCount:p cuDeviceGet:pi cuDeviceGetAttribute:pii
-    cuDeviceTotalMem_v2:pi cuDevicePrimaryCtxRetain:pi cuDevicePrimaryCtxGetState:ipp
-    cuCtxPushCurrent_v2:p cuCtxPopCurrent_v2:p cuCtxGetCurrent:p cuCtxSetCurrent:p cuCtxGetDevice:p
-    cuPointerGetAttribute:pia cuPointerGetAttributes:uppa cuMemAlloc_v2:pz cuMemFree_v2:a
-    cuMemAllocManaged:pzu cuMemHostAlloc:pzu cuMemFreeHost:p cuMemcpyHtoDAsync_v2:apzp
-    cuMemcpyDtoHAsync_v2:pazp cuMemcpyDtoDAsync_v2:aazp cuMemcpyAsync:aazp cuMemcpy2DAsync_v2:pp
-    cuMemsetD8Async:auzp cuStreamCreate:pu cuStreamDestroy_v2:p cuStreamWaitEvent:ppu cuStreamQuery:p
-    cuStreamSynchronize:p cuStreamIsCapturing:pp cuStreamBeginCapture_v2:pi cuStreamEndCapture:pp
-    cuThreadExchangeStreamCaptureMode:p cuLaunchHostFunc:ppp cuEventCreate:pu cuEventRecord:pp
-    cuEventQuery:p cuEventSynchronize:p cuEventDestroy_v2:p cuModuleLoad:ps cuModuleLoadData:ps
-    cuModuleGetFunction:pps cuLaunchKernel:puuuuuuuppp cuGetErrorName:ip standin_set_seed:a
-    standin_eager:i standin_stub:p standin_fail_on_fresh:i standin_fail_from:li standin_fail_launch:si
-    standin_quiet:i standin_hold:p standin_release:p standin_budget:il standin_list:ipl standin_copies:ii
-    standin_live:i standin_drain:ii standin_sound:
+    cuDeviceTotalMem_v2:pi cuDevicePrimaryCtxRetain:pi cuDevicePrimaryCtxGetState:ipp cuCtxPushCurrent_v2:p
+    cuCtxPopCurrent_v2:p cuCtxGetCurrent:p cuCtxSetCurrent:p cuCtxGetDevice:p cuPointerGetAttribute:pia
+    cuPointerGetAttributes:uppa cuMemAlloc_v2:pz cuMemFree_v2:a cuMemAllocManaged:pzu cuMemHostAlloc:pzu
+    cuMemHostRegister_v2:pzu cuMemFreeHost:p cuMemcpyHtoDAsync_v2:apzp cuMemcpyDtoHAsync_v2:pazp
+    cuMemcpyDtoDAsync_v2:aazp cuMemcpyAsync:aazp cuMemcpy2DAsync_v2:pp cuMemsetD8Async:auzp cuStreamCreate:pu
+    cuStreamDestroy_v2:p cuStreamWaitEvent:ppu cuStreamQuery:p cuStreamSynchronize:p cuStreamIsCapturing:pp
+    cuStreamBeginCapture_v2:pi cuStreamEndCapture:pp cuThreadExchangeStreamCaptureMode:p cuLaunchHostFunc:ppp
+    cuEventCreate:pu cuEventRecord:pp cuEventQuery:p cuEventSynchronize:p cuEventDestroy_v2:p cuModuleLoad:ps
+    cuModuleLoadData:ps cuModuleGetFunction:pps cuLaunchKernel:puuuuuuuppp cuGetErrorName:ip
+    standin_set_seed:a standin_eager:i standin_stub:p standin_fail_on_fresh:i standin_fail_from:li
+    standin_fail_launch:si standin_quiet:i standin_hold:p standin_release:p standin_budget:il
+    standin_register:ii standin_list:ipl standin_copies:ii standin_live:i standin_drain:ii standin_sound:
 """
 _LONG = {f"standin_{name}" for name in ("list", "copies", "live")}
 
