@@ -9,7 +9,8 @@
 //   frame.h      a frame's header
 //   bases.h      what persistent calls carried last
 //   wire.h       messages, mpi.h those of MPI, and node_wire.h those inside a node
-//   shared_memory.h memory that the processes of a node share
+//   segment.h    a process's part of the memory that those of a node share
+//   shared_memory.h that memory: frames that one process makes and others read
 //   workers.h    threads that encode and decode, where free_cores.h finds room for them
 //   thread.h     how threads begin
 //   drive.h      who moves tasks on

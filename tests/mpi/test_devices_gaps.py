@@ -41,6 +41,7 @@ def test_columns_of_one_matrix_are_received_at_once(comm, agree, device, spec):
 
     requests = [c.Irecv(at(0), before, 1), c.Irecv(at(cols - 1), behind, 2)]
     grid.set(np.full((rows, cols), 7, "f4"))
+    comm.Barrier()  # no column arrives before
     c.Send(np.full(rows, 10 + comm.rank, "f4"), behind, 1)
     c.Send(np.full(rows, 20 + comm.rank, "f4"), before, 2)
     MPI.Request.Waitall(requests)
