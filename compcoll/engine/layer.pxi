@@ -1146,6 +1146,7 @@ cdef class Started:
     cdef shared_ptr[COperationGroup] own
     cdef shared_ptr[CComm] comm
     cdef uint64_t number
+    cdef bint is_listed
     cdef readonly object operation
     cdef readonly list calls
 
@@ -1173,9 +1174,15 @@ cdef class Started:
         with nogil:
             self.own.get().add(place, told, self.comm.get())
 
+    cdef keep(self):
+        """Add them to the table once: `take_done` may take them from there before a wait sees their end."""
+        if not self.is_listed:
+            self.is_listed = True
+            _started[self.number] = self
+
     def submit(self):
         """Leave them to the progress thread; `take_done` tells when they have ended."""
-        _started[self.number] = self
+        self.keep()
         with nogil:
             self.own.get().submit()
 
@@ -1188,7 +1195,7 @@ cdef class Started:
             Raised by the handler of a second signal; the calls go on.
         """
         cdef int how
-        _started[self.number] = self
+        self.keep()
         with nogil:
             how = <int>self.own.get().wait(seconds, signalled)
         if how == INTERRUPTED:
