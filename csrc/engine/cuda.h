@@ -211,7 +211,7 @@ class Within {
 class Pinned : public Arena {
  public:
   Pinned() : Arena(4096, 512 << 20) {}
-  // Has such memory allocated in a GPU's context. `maps`: whether it reaches memory that was added as the host does.
+  // Allocates in a GPU's context from now on. `maps`: whether it reaches memory that was added as the host does.
   void use(Gpu* gpu, bool maps);
   // True if memory from here, or within what was added, is such that kernels reach by its address.
   bool is_mapped(const uint8_t* memory);

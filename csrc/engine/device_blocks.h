@@ -32,12 +32,12 @@ inline LosslessSample sample_of(const Span& block) {
 // The codec of bytes as they are, as it stands in headers.
 inline uint64_t raw_name() { return packed_name("raw"); }
 
-// Whether a frame lies in memory of the host that copies do not have it wait for.
+// True if a frame lies in memory of the host that copies do not have it wait for.
 inline bool is_pinned(const Frame& frame) {
   return !frame.gpu && ((frame.allocator == &pinned() && !frame.lent) || pinned().has_added(frame.memory));
 }
 
-// Whether a frame on the host is the values' bytes, of which nothing has to be checked.
+// True if a frame on the host is the values' bytes, of which nothing has to be checked.
 inline bool is_plain(const Frame& frame) {
   return !frame.gpu && frame.header.codec == raw_name() && !frame.header.has_checksum;
 }

@@ -13,7 +13,7 @@ class Allocator {
   virtual ~Allocator() = default;
   // At least so many bytes, aligned to 64; throws std::bad_alloc.
   virtual uint8_t* get(uint64_t nbytes) = 0;
-  // The same where GPUs copy to and from it; null if it has no such memory left.
+  // Memory that GPUs copy to and from; null if it has none left.
   virtual uint8_t* get_pinned(uint64_t) { return nullptr; }
   virtual void put(uint8_t* memory, uint64_t nbytes) = 0;  // of as many bytes as were asked for
 };

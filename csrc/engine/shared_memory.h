@@ -55,7 +55,7 @@ class SharedMemory : public Allocator {
   // A block outside of segments, to be released; throws std::bad_alloc.
   static uint8_t* get_apart(uint64_t nbytes);
   static void release(const uint8_t* frame);
-  // Has GPUs copy a frame of any segment from where it lies, if its owner's copy it there.
+  // Lets GPUs copy a frame of any segment from where it lies, if its owner's copy it there.
   void pin(const uint8_t* frame);
 
  private:

@@ -195,7 +195,7 @@ std::vector<Block> blocks_of_mpi(const CollectiveCall& call, SideName name) {
 // as two copies of so much over PCIe.
 constexpr uint64_t least_own_nbytes = 256 << 10;
 
-// Whether MPI copies the rank's own block on the host, even one that stays on a GPU: no argument leaves it out.
+// True if MPI copies the rank's own block on the host, even one that stays on a GPU: no argument leaves it out.
 bool mpi_has_own(const Operation& op) { return op.root < 0 && !(op.pairs && op.listed); }
 
 // The bytes over which a block stretches; `in_parts`: those of its bytes alone come back.
@@ -232,7 +232,7 @@ void add_spans(const std::vector<Span>& spans, bool Span::* wanted, Word buffer,
 
 }  // namespace
 
-// What is copied of a buffer.
+// Parts of a buffer that are copied.
 struct Staged::Side {
   std::vector<Span> spans;
   std::vector<BlockMemory> parts;  // received with gaps between their bytes
@@ -268,7 +268,7 @@ Staged::Staged(const CollectiveCall& call, const std::vector<uint8_t>& sent,
     if (!sides[side].spans.empty()) stage(call, side, &sides[side]);
 }
 
-// Has the rank's own block copied on GPUs, where both its sides are runs of as many bytes.
+// Copies the rank's own block on GPUs, beside MPI, where both its sides are runs of as many bytes.
 void Staged::keep_own(const CollectiveCall& call, const std::vector<Block>& blocks_received) {
   const Operation& op = call.op;
   Block sent, received;
@@ -296,7 +296,7 @@ void Staged::keep_own(const CollectiveCall& call, const std::vector<Block>& bloc
   }
 }
 
-// Has MPI use memory of the host in place of a buffer on a GPU.
+// Gives MPI memory of the host in place of a buffer on a GPU.
 void Staged::stage(const CollectiveCall& call, SideName name, Side* side) {
   std::vector<Span>& spans = side->spans;
   const int at = name == send_side ? call.op.send.buf : call.op.recv.buf, gpu = gpus_[name];

@@ -127,7 +127,7 @@ PlanRef prepare_uncompressed(const CollectiveCall& call, int* code) {
   return about.plan;
 }
 
-// Such a plan where all ranks have one; collective. Whatever this rank lacks, the others hear of it.
+// Agrees on such a plan, which all ranks need to have; collective. The others hear of what this rank lacks.
 PlanRef agreed_plan_of(const CollectiveCall& call, int* error) {
   PlanRef plan;
   int code = 0;

@@ -140,7 +140,7 @@ int execute_by_engine(CollectiveCall& call, const PlanRef& plan, WayRef uncompre
   return work->beginning([&] { return begin_and_end(call, poisoned, work); });
 }
 
-// Has the engine carry a call that is not compressed, which a plan leaves to MPI; its code.
+// Gives the engine a call that is not compressed, which a plan leaves to MPI; its code.
 int carry_uncompressed(CollectiveCall& call, const PlanRef& carried, const CallPlan& left) {
   WayRef why = carried->schedules[0].way;
   if (left.declined) why = because(left.declined->reason + "; " + why->reason);
