@@ -1,4 +1,4 @@
-"""The table of collectives that tests make: memory to send and to receive into, and the arguments of both."""
+"""Table of the collectives under test: send buffers, receive buffers, and the arguments made of them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from compcoll.operations import OPERATIONS
 
 @dataclass(frozen=True)
 class Call:
-    """A rank's part of a collective.
+    """One rank's arguments to a collective.
 
     Attributes
     ----------
     name : str
         The blocking method.
     n_sent, n_received : int or None
-        Elements of the memory to send and of the memory to receive into; None where the rank has none.
+        Elements of the send buffer and of the receive buffer; None if the rank has no such buffer.
     form : callable
-        ``form(sent, received)``: the arguments, of arrays in any memory.
+        ``form(sent, received)`` returns the call's arguments, for arrays in host or device memory.
     summed : slice or None
-        The part of each rank's contribution whose sum this rank receives; None if nothing is summed.
+        Part of each rank's contribution whose sum this rank receives; None if nothing is summed.
     n_results : int or None
-        Elements of the received memory that MPI defines afterwards; None for all.
+        Elements of the receive buffer that MPI defines after the call; None for all.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Call:
         return tuple(typed(one) if hasattr(one, "dtype") else one for one in self.form(sent, received))
 
     def memory(self, dtype, seed: int, rank: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Memory that a rank sends, and memory that it receives into."""
+        """The rank's send buffer and receive buffer, filled with test data."""
         sent = None if self.n_sent is None else data(self.n_sent, dtype, seed + rank)
         other = 0 if sent is None else 50
         received = None if self.n_received is None else data(self.n_received, dtype, seed + rank + other)
@@ -59,20 +59,21 @@ def collectives(
     pairs: Sequence[Sequence[int]] | None = None,
     gap: int = 0,
 ) -> dict[str, Call]:
-    """Every operation that is accelerated, by its name; some of them in place as well.
+    """Table of all accelerated operations by name; some appear in place as well.
 
     Parameters
     ----------
     n : int
         Elements of each block.
     root : int, optional
-        The last rank if left out.
+        The last rank by default.
     counts : sequence of int, optional
-        Elements of each rank's block where an operation has counts; else some more than ``n``.
+        Elements of each rank's block in operations with counts; by default ``n + 3 * rank``.
     pairs : sequence of sequence of int, optional
-        Elements from each rank to each; else such counts, others there than back.
+        Elements from each rank to each; by default a pair sends other counts in one direction than in the
+        other.
     gap : int
-        Elements between these blocks in memory.
+        Elements between consecutive blocks in memory.
     """
     root = size - 1 if root is None else root
     here, all_, own = rank == root, slice(None), slice(rank * n, (rank + 1) * n)
@@ -121,15 +122,15 @@ def _place(array):
 
 
 def _each_typed(array, lengths: Sequence[int]) -> list:
-    """Blocks one behind the other, with a type for each."""
+    """Argument of Alltoallw: contiguous blocks, with a datatype for each."""
     places = [array.dtype.itemsize * at for at in offsets(lengths)]
     return [array, (lengths, places), [datatype_of(array.dtype)] * len(lengths)]
 
 
 def check(comm, ours, agree, call: Call, dtype, form: int = 0, seed: int = 0) -> None:
-    """Make a call on both communicators: its results are those of MPI, and what is sent stays.
+    """Call both communicators, and assert that results are equal and the send buffer is unchanged.
 
-    Sums of floating-point numbers are right to rounding, and those that all ranks have are alike.
+    Floating-point sums may differ by rounding, but Allreduce must give all ranks the same bits.
     """
     sent, got = call.memory(dtype, seed, comm.rank)
     kept, want = (array if array is None else array.copy() for array in (sent, got))

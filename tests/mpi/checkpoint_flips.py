@@ -1,7 +1,7 @@
-"""``mpiexec -n 2 python checkpoint_flips.py [N]``: load sets with one bit flipped, any, or N of them.
+"""``mpiexec -n 2 python checkpoint_flips.py [N]``: load sets with one bit flipped, each bit or N random bits.
 
-A load is right on all ranks, or all ranks have an error, or they are told that the set is an older one. Where
-files have copies, all loads are right.
+Each load returns the right arrays on all ranks, raises on all ranks, or reports that the set is an older one.
+If the files have copies, every load returns the right arrays.
 """
 
 import faulthandler
@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from compcoll.checkpoint import Checkpointer
 
-#: How sets are saved, and what is removed before each load.
+#: Arguments of `make()`: how sets are saved, and which files are removed before each load.
 CASES = {
     "copies": {},
     "no copies": {"lacks": "copy-*"},
@@ -34,7 +34,7 @@ def arrays(rank: int, step: int) -> dict[str, np.ndarray]:
 
 
 def make(folder: Path, comm: MPI.Intracomm, codec="lossless", lacks="nothing", first=2, local=False):
-    """A checkpointer whose newest set is step 2, and the bytes of the files that a load finds."""
+    """Checkpointer whose newest set is step 2, and the bytes of the files that a load finds."""
     own = folder / f"local-{comm.rank}" if local else None
     ours = Checkpointer(folder / "shared", comm, local=own, codec=codec)
     for step in range(first, 3):
@@ -46,7 +46,7 @@ def make(folder: Path, comm: MPI.Intracomm, codec="lossless", lacks="nothing", f
 
 
 def outcome(ours: Checkpointer, comm: MPI.Intracomm) -> str:
-    """Of one load, on all ranks."""
+    """Outcome of one load on all ranks, or a text that says how the ranks differ."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -64,7 +64,7 @@ def outcome(ours: Checkpointer, comm: MPI.Intracomm) -> str:
 
 
 def flip(folder: Path, comm: MPI.Intracomm, case: dict, most: int | None = None, seed: int = 0) -> Counter:
-    """How many loads had which outcome."""
+    """Number of loads with each outcome."""
     ours, before = make(folder, comm, **case)
     places = [(path, bit) for path, data in before.items() for bit in range(8 * len(data))]
     if most is not None:

@@ -1,4 +1,4 @@
-"""What the tests of collectives share: data, layouts, and plain MPI as the oracle."""
+"""Helpers of the tests of collectives: data, layouts, and plain MPI as the oracle."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from compcoll.engine import _engine
 
 
 def few_or_many(few: int, many: int):
-    """Have a test run with a few of what it counts, or with many where all tests run."""
+    """Parametrize ``count`` with ``few``, and in exhaustive runs with ``many`` as well."""
     longer = (pytest.mark.exhaustive, pytest.mark.timeout(600))
     return pytest.mark.parametrize("count", [few, pytest.param(many, marks=longer)])
 
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-#: Types that MPI lacks: Open MPI 4 has no float16.
+#: NumPy types without a datatype in MPI: Open MPI 4 has no float16.
 UNKNOWN = [np.dtype("f2")] * (MPI.Datatype.fromcode("e").handle in (0, MPI.DATATYPE_NULL.handle))
 FLOATS = [np.dtype(c) for c in ("f4", "f8", "f2")] + [BF16, np.dtype("c8"), np.dtype("c16")]
 INTEGERS = [np.dtype(f"{kind}{n}") for kind in "iu" for n in (1, 2, 4, 8)]
 DTYPES = FLOATS + INTEGERS
 #: Forms of collectives; Open MPI 4 has no persistent ones.
 FORMS = ["blocking", "nonblocking", "persistent"][: 3 if MPI.Get_version() >= (4, 0) else 2]
-#: Nothing, one, odd, and several chunks of the smallest size.
+#: Element counts: zero, one, an odd number, and several chunks of the smallest size.
 COUNTS = [0, 1, 1023, 70001]
 
 
 def data(n: int, dtype, seed: int) -> np.ndarray:
-    """Smooth values with some noise, so that every codec has something to do; small enough to be summed."""
+    """Smooth values with some noise, so that every codec has work to do; small enough to be summed."""
     return _data(n, np.dtype(dtype), seed).copy()
 
 
@@ -50,29 +50,29 @@ def _data(n: int, dtype: np.dtype, seed: int) -> np.ndarray:
 
 
 def bits(array) -> bytes:
-    """The bytes of an array: equal bits, NaN and signed zeros included."""
+    """Bytes of an array, for comparisons in which NaN and signed zeros count."""
     return np.ascontiguousarray(array).tobytes()
 
 
 def spec(array: np.ndarray):
-    """An array as plain mpi4py takes it: the bits of those that it or MPI does not know."""
+    """Argument for plain mpi4py: the array, or its bits if mpi4py or MPI lacks its type."""
     return array.view(np.uint16) if array.dtype == BF16 or array.dtype in UNKNOWN else array
 
 
 def typed(array: np.ndarray):
-    """An array as compcoll takes it: a specification of one that mpi4py or MPI does not know."""
+    """Argument for compcoll: the array, or a buffer specification if mpi4py or MPI lacks its type."""
     return compcoll.typed(array) if array.dtype == BF16 or array.dtype in UNKNOWN else array
 
 
 def vspec(array: np.ndarray, counts, displs=None) -> list:
-    """An array with a count and a displacement for each rank."""
+    """Buffer specification with a count and a displacement for each rank."""
     where = counts, offsets(counts) if displs is None else displs
     known = typed(array)
     return [array, where] if known is array else [known[0], where, known[1]]
 
 
 def complete(comm, method: str, args) -> None:
-    """Make a call in the form that its method has, and wait for its end."""
+    """Call a blocking, nonblocking or persistent method, and wait for completion."""
     request = getattr(comm, method)(*args)
     if method.endswith("_init"):
         request.Start()
@@ -84,14 +84,14 @@ def complete(comm, method: str, args) -> None:
 
 @contextmanager
 def fails(kind: str, match: str | None = None):
-    """An error of one of `compcoll.errors`, whose text has something."""
+    """Assert that the body raises an MPI exception of class ``compcoll.errors.<kind>``, with a given text."""
     with pytest.raises(MPI.Exception, match=match) as caught:
         yield caught
     assert caught.value.Get_error_class() == getattr(compcoll.errors, kind)
 
 
 class Unhooked:
-    """A communicator as a library has it whose calls the layer does not see."""
+    """Communicator whose calls the layer does not see, like those of another library."""
 
     def __init__(self, comm: MPI.Comm):
         self._comm = MPI.Intracomm(comm)
@@ -110,12 +110,12 @@ def offsets(counts, gap: int = 0) -> list[int]:
 
 
 def uneven(size: int, n: int) -> list[int]:
-    """Counts that differ from rank to rank, with zeros among them."""
+    """Counts that differ between ranks, some of them zero."""
     return [(0, n, 1, n // 3)[(i + n) % 4] for i in range(size)]
 
 
 def exact_sum(parts: list[np.ndarray]) -> np.ndarray:
-    """The sum of arrays in the widest type, as the reference for floating-point sums."""
+    """Sum of arrays in the widest type, as the reference for floating-point sums."""
     wide = {"f": np.longdouble, "c": np.clongdouble}.get(parts[0].dtype.kind, parts[0].dtype)
     if parts[0].dtype == BF16:
         wide = np.float64
@@ -127,7 +127,7 @@ def exact_sum(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def sum_wrapped(parts: list[np.ndarray]) -> np.ndarray:
-    """The sum of integer arrays, which wraps."""
+    """Sum of integer arrays, with wrap-around."""
     total = np.zeros_like(parts[0])
     for part in parts:
         total += part
@@ -135,7 +135,7 @@ def sum_wrapped(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def close_sum(got: np.ndarray, parts: list[np.ndarray], bound: float = 0.0) -> bool:
-    """Whether a sum is right: bit for bit for integers, to rounding (and a codec's error) for others."""
+    """True if a sum is right: bit for bit for integers, to rounding (and a codec's error) for others."""
     want = exact_sum(parts)
     if got.dtype.kind in "iu":
         return bits(got) == bits(want)
@@ -145,10 +145,10 @@ def close_sum(got: np.ndarray, parts: list[np.ndarray], bound: float = 0.0) -> b
 
 
 def walk(rank: int, n: int, dtype="f4") -> np.ndarray:
-    """A random walk of this rank."""
+    """Random walk, seeded with the rank."""
     return np.cumsum(np.random.default_rng(rank).standard_normal(n)).astype(dtype)
 
 
 def same(a, b) -> bool:
-    """Whether two arrays, of a device or not, have equal bits."""
+    """True if two arrays, in host or device memory, have equal bits."""
     return bits(np.asarray(a)) == bits(np.asarray(b))

@@ -1,4 +1,4 @@
-"""What every test under MPI needs: ``mpiexec -n N python -m pytest tests/mpi`` with N = 1, 2, 3, 4."""
+"""Fixtures of the tests under MPI: ``mpiexec -n N python -m pytest tests/mpi`` with N = 1, 2, 3, 4."""
 
 import atexit
 import gc
@@ -15,24 +15,24 @@ sys.path.append(str(Path(__file__).parents[1] / "serial"))
 import standin
 from executor import build, compiler, make_by_one
 
-# The library that stands for NVIDIA's is there before the engine looks for that.
+# Load the stand-in for CUDA's driver before the engine looks for a driver.
 make_by_one(MPI.COMM_WORLD, standin.load)
 _DRIVER = standin.load() if compiler() else None
 
-# A folder for each rank: pytest clears away what runs before have left, and ranks would race for it.
+# Each rank has its own folder: pytest removes the folders of earlier runs, and ranks would race to do so.
 _FOLDER = tempfile.TemporaryDirectory(prefix="compcoll-tests-", ignore_cleanup_errors=True)
 os.environ["PYTEST_DEBUG_TEMPROOT"] = _FOLDER.name
 atexit.register(_FOLDER.cleanup)
 
 EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
 ON_MPICH = MPI.get_vendor()[0] == "MPICH"
-#: Files that a sample leaves out on three ranks of MPICH alone: CI runs them on two and four.
+#: Test files skipped in sample runs on three ranks of MPICH only: CI runs them on two and four.
 ON_THREE = (
     "checkpoint|communicators|layer_check|layer_lifetime|policy|policy_auto|receives_one_buffer|requests|"
     * (MPI.COMM_WORLD.size == 3)
 )
-#: Files that a sample leaves out: on more than two ranks of MPICH, those whose tests say there what they say
-#: on two; on other libraries, those of what stands above MPI.
+#: Test files skipped in sample runs. On more than two ranks of MPICH: files that test nothing more there than
+#: on two ranks. On other libraries: files about code above MPI.
 LEFT_OUT = re.compile(
     f"{ON_THREE}benchmarks_.*|codecs_shapes|datatypes|delta|devices_(?!operations).*|engine_damage"
     "|layer|layer_(arguments|first_messages|interrupts|small_calls)|objects|pointtopoint|probes|receives|summary"
@@ -42,7 +42,7 @@ LEFT_OUT = re.compile(
 
 
 def pytest_collection_modifyitems(config, items):
-    """Choose tests; none may take longer than a minute."""
+    """Deselect tests in sample runs, compile kernels, and limit each test to a minute."""
     if (MPI.COMM_WORLD.size > 2 or not ON_MPICH) and not EXHAUSTIVE and not config.option.keyword:
         named = " ".join(config.args)
         left_out = {
@@ -63,14 +63,14 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Keep what is there before the first test out of all collections of garbage."""
+    """Exempt the objects that exist before the first test from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def comm():
-    """A communicator of all ranks whose messages meet no other test's."""
+    """Communicator of all ranks, a new duplicate for each test."""
     comm = MPI.COMM_WORLD.Dup()
     yield comm
     comm.Free()
@@ -78,19 +78,19 @@ def comm():
 
 @pytest.fixture
 def agree(comm):
-    """``assert agree(ok)`` fails on all ranks where ``ok`` is false on one; collective."""
+    """``assert agree(ok)`` fails on all ranks if ``ok`` is false on one; collective."""
     return lambda ok: comm.allreduce(bool(ok), op=MPI.LAND)
 
 
 @pytest.fixture
 def nodes_of_one(comm, monkeypatch):
-    """Each rank is taken for a node, and the messages between them for those of a network."""
+    """Treat each rank as a node of its own, so that all messages cross a network."""
     monkeypatch.setenv("COMPCOLL_NODES", ",".join(map(str, range(comm.size))))
 
 
 @pytest.fixture
 def cupy():
-    """CuPy on the GPUs of the tests."""
+    """CuPy on the stand-in's GPUs."""
     if _DRIVER is None:
         pytest.skip("needs g++ on x86-64")
     with standin.installed() as module:
@@ -99,7 +99,7 @@ def cupy():
 
 @pytest.fixture
 def device(cupy):
-    """The first of these GPUs, on which nothing happens before somebody asks whether it has."""
+    """The first of these GPUs; its streams do nothing before somebody asks whether they have."""
     device = standin.Device(0, MPI.COMM_WORLD.rank)
     yield device
     assert device.sound()

@@ -1,4 +1,4 @@
-"""Buffers of random programs: values of every type, in every form that mpi4py takes."""
+"""Buffers of random programs: values of every type, in every form that mpi4py accepts."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ __all__ = ["Blocks", "Buffer", "draw_count", "draw_dtype", "is_known", "mpi_type
 #: Bytes of the largest message.
 LARGEST = 256 << 10
 _POOL = 300_000
-#: Forms without a datatype, which mpi4py finds out, and all others but `readonly` and `bytes`.
+#: Forms without a datatype, which mpi4py infers, and all others except ``readonly`` and ``bytes``.
 _PLAIN = ("array", "offset", "fortran", "matrix", "list", "count")
 _TYPED = ("type", "typed", "displ", "vector", "contiguous", "resized", "indexed")
 _DEVICES: list = []  # at most one `random_devices.Devices`
 
 
 def use_devices(devices) -> None:
-    """Have some buffers in memory of GPUs, or (None) none: but for those of calls that MPI alone sees."""
+    """Allocate some buffers in GPU memory from now on (None: no more), except those of plain MPI calls."""
     _DEVICES[:] = [devices] * (devices is not None)
 
 
 def draw_dtype(rng: np.random.Generator) -> np.dtype:
-    """A type; the common ones more often."""
+    """Random type; float32 is more frequent than others."""
     return np.dtype("f4") if rng.random() < 0.25 else DTYPES[rng.integers(len(DTYPES))]
 
 
 def draw_count(rng: np.random.Generator, dtype: np.dtype, least: int, blocks: int = 1) -> int:
-    """A number of elements: few, about ``least`` bytes, or many; ``blocks`` of them are not too large."""
+    """Random number of elements: few, about ``least`` bytes, or many.
+
+    ``blocks`` blocks of this size fit into `LARGEST` bytes.
+    """
     around = least // dtype.itemsize + int(rng.integers(-2, 3))
     many = int(LARGEST ** rng.uniform(0.4, 1)) // dtype.itemsize
     n = (0, 1, int(rng.integers(2, 200)), around, around, many, many)[rng.integers(7)]
@@ -42,12 +45,12 @@ def draw_count(rng: np.random.Generator, dtype: np.dtype, least: int, blocks: in
 
 
 def is_known(dtype: np.dtype) -> bool:
-    """Whether mpi4py and MPI know a type."""
+    """True if both mpi4py and MPI have the type."""
     return dtype != BF16 and dtype not in UNKNOWN
 
 
 def mpi_type(dtype: np.dtype, plain: bool = False) -> MPI.Datatype:
-    """The datatype of elements of a type; in a plain call that of the bits of those that MPI lacks."""
+    """Datatype of a NumPy type; in a plain call, 16-bit integers stand for a type that MPI lacks."""
     return MPI.UINT16_T if plain and not is_known(dtype) else datatype_of(dtype)
 
 
@@ -57,7 +60,7 @@ def _pool(dtype: np.dtype) -> np.ndarray:
 
 
 def values(n: int, dtype: np.dtype, seed: int, kind: str = "smooth") -> np.ndarray:
-    """Elements that follow from a seed: ``smooth``, ``special`` or ``exact``, whose sums are."""
+    """Elements derived from a seed: ``smooth``, ``special`` or ``exact``, whose sums are exact."""
     if kind == "exact":
         return ((np.arange(n) * 3 + seed) % 13).astype(dtype)
     start = seed * 7919 % (_POOL - n)
@@ -77,24 +80,24 @@ def values(n: int, dtype: np.dtype, seed: int, kind: str = "smooth") -> np.ndarr
 
 
 class Buffer:
-    """Memory of a call, with the argument that names a part of it.
+    """Memory of a call, and the argument that describes the part of it in use.
 
     Parameters
     ----------
     rng : numpy.random.Generator
-        Of this rank alone: ranks need not use the same form.
+        Generator of this rank alone: ranks may use different forms.
     n : int
     dtype : numpy.dtype
     plain : bool
-        Whether the argument has to be one that mpi4py takes, which lacks some types.
+        True if the argument must be one that mpi4py accepts, which lacks some types.
     source : callable, optional
-        ``source(k)`` gives the elements before the ``k``-th use; without it the buffer is received into.
+        ``source(k)`` returns the elements before the ``k``-th use; a buffer without it is received into.
     blocks : int
-        For how many ranks the elements are.
+        Number of ranks that the elements are for.
     sends : bool
-        Whether the buffer is only read.
+        True if the buffer is only read.
     derived : bool
-        Whether the type may be a derived one.
+        True if the type may be a derived one.
     """
 
     def __init__(
@@ -121,12 +124,13 @@ class Buffer:
 
     def _allocate(self, size: int, plain: bool) -> None:
         self._on_device = _DEVICES[0].allocate(size, self.dtype) if _DEVICES and not plain else None
-        # Values come to a device's memory in its stream, and results are there when a call has ended.
+        # Values arrive in device memory later, by a stream; results must be there when the call has
+        # completed.
         self.base = np.empty(size, self.dtype) if self._on_device is None else self._on_device.layout
         self.fill(0)
 
     def _place(self, n: int) -> tuple[int, slice | np.ndarray]:
-        """Elements in all, and the places of those that are meant."""
+        """Elements in all, and the places of those in use."""
         if self.form in ("offset", "displ"):
             return n + 5, slice(3, 3 + n)
         if self.form == "count":
@@ -170,7 +174,7 @@ class Buffer:
         }[self.form]()
 
     def fill(self, k: int) -> None:
-        """Make it ready for its ``k``-th use."""
+        """Prepare the buffer for its ``k``-th use."""
         base = self.base if self._on_device is None else np.empty_like(self.base)
         base.view(np.uint8)[:] = 0x5A + k
         if self.source is not None:
@@ -179,7 +183,7 @@ class Buffer:
             self._on_device.device.fill_later(self._on_device, base)
 
     def put(self, elements: np.ndarray) -> None:
-        """Write the results as MPI would."""
+        """Write the results, in place of MPI."""
         base = self._whole()
         whole = base[self.index]
         whole[: self.n_results] = elements
@@ -188,12 +192,12 @@ class Buffer:
             self._on_device.write(base)
 
     def _whole(self) -> np.ndarray:
-        """All memory as it is now: of a GPU's, which the host cannot read, a copy."""
+        """The whole memory as it is now: a copy, if it is in a GPU that the host cannot read."""
         return self._on_device.read() if hasattr(self._on_device, "read") else self.base
 
     def results(self) -> tuple[np.ndarray, bytes]:
-        """The elements that count, and the bytes of all memory that no call may touch."""
-        if self._on_device is not None and not self.n_results:  # so that no call has waited for its stream
+        """The elements of the result, and the bytes of all other memory, which no call may change."""
+        if self._on_device is not None and not self.n_results:  # then no call has waited for the stream
             self._on_device.device.synchronize()
         base = self._whole()
         rest = base.copy()
@@ -201,7 +205,7 @@ class Buffer:
         return base[self.index][: self.n_results].copy(), rest.tobytes()
 
     def free_types(self) -> None:
-        """Free the datatypes, as a program may once a call has begun."""
+        """Free the datatypes, which a program may do once a call has begun."""
         while self.types:
             self.types.pop().Free()
 
@@ -210,7 +214,7 @@ class Buffer:
 
 
 class Blocks(Buffer):
-    """A block for each rank, with counts and displacements, in any order."""
+    """Buffer with a block for each rank, with counts and displacements in any order."""
 
     def __init__(
         self,

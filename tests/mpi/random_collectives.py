@@ -1,4 +1,4 @@
-"""Collectives of random programs: each draws its arguments, and says which buffers have its results."""
+"""Collectives of random programs: each draws its arguments, and lists the buffers with its results."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from random_buffers import LARGEST, Blocks, Buffer, draw_count, draw_dtype, is_k
 __all__ = ["COLLECTIVES", "Call", "Draw"]
 
 IN_PLACE = MPI.IN_PLACE
-#: Elements of a message in place: Open MPI mixes up nonblocking calls in which a rank exchanges nothing.
+#: Fewest elements of a message in place: Open MPI mixes up nonblocking calls in which a rank exchanges none.
 _FEWEST = int(MPI.get_vendor()[0] == "Open MPI")
 
 
 @dataclass
 class Call:
-    """What a rank calls a collective with.
+    """One rank's arguments to a collective.
 
     Attributes
     ----------
     args : list
     results : list of Buffer
     exact : bool
-        Whether results are equal bit for bit.
+        True if results must be equal bit for bit.
     addends : callable, optional
-        Of a sum in a type that MPI lacks: ``addends(k)`` is what this rank adds in the ``k``-th use.
+        For a sum in a type that MPI lacks: ``addends(k)`` returns this rank's contribution to the ``k``-th
+        use.
     part : slice
-        What of such a sum this rank gets.
+        Part of such a sum that this rank receives.
     others : list of Buffer
-        Buffers that stand neither in ``args`` nor in ``results``.
+        Buffers that are neither in ``args`` nor in ``results``.
     """
 
     args: list[Any]
@@ -50,12 +51,12 @@ class Call:
         return [*(a for a in self.args if isinstance(a, Buffer)), *self.others]
 
     def fill(self, k: int) -> None:
-        """Make the buffers ready for the ``k``-th use."""
+        """Prepare the buffers for the ``k``-th use."""
         for buffer in {id(b): b for b in (*self.buffers, *self.results)}.values():
             buffer.fill(k)
 
     def sum_for_mpi(self, comm: MPI.Intracomm, k: int) -> None:
-        """Do MPI's work for a type that it lacks."""
+        """Compute a sum in a type that MPI lacks."""
         assert self.addends is not None
         parts = comm.allgather(self.addends(k))
         for buffer in self.results:
@@ -64,7 +65,7 @@ class Call:
 
 
 class Draw:
-    """Draws arguments: ``rng`` gives all ranks the same, ``own`` is of this rank alone."""
+    """Random arguments: ``rng`` draws the same on all ranks, ``own`` on this rank alone."""
 
     def __init__(self, seed: list[int], rank: int, size: int, plain: bool, least: int):
         self.rank, self.size, self.plain, self.least = rank, size, plain, least
@@ -74,11 +75,11 @@ class Draw:
         self.kind = str(self.rng.choice(["smooth", "smooth", "special"]))
 
     def shared(self, n: int) -> int:
-        """A number below ``n``, the same on all ranks."""
+        """Random number below ``n``, equal on all ranks."""
         return int(self.rng.integers(n))
 
     def of(self, rank: int, n: int, dtype: np.dtype) -> Callable[[int], np.ndarray]:
-        """The values that a rank has."""
+        """Function that returns the values of a rank for the ``k``-th use."""
         return lambda k: values(n, dtype, self.seed + rank + 16 * k, self.kind)
 
     def send(self, n: int, dtype: np.dtype, blocks: int = 1) -> Buffer:
@@ -162,7 +163,10 @@ def allgatherv(d: Draw) -> Call:
 
 
 def exchanged(d: Draw, dtypes: list[np.dtype]) -> list[list[int]]:
-    """Elements from each rank to each other; in every second call some ranks have none or few with all."""
+    """Elements from each rank to each other.
+
+    In every second call, some ranks exchange few elements or none with all ranks.
+    """
     most = [(LARGEST, 0, 64)[d.shared(3)] for _ in range(d.size)] if d.shared(2) else [LARGEST] * d.size
     return [
         [min(draw_count(d.rng, t, d.least, d.size), m // t.itemsize, n // t.itemsize) for n in most]
@@ -173,7 +177,7 @@ def exchanged(d: Draw, dtypes: list[np.dtype]) -> list[list[int]]:
 def alltoallv(d: Draw) -> Call:
     dtype = draw_dtype(d.rng)
     counts = exchanged(d, [dtype] * d.size)
-    if d.shared(4) == 0:  # where each pair sends as much as it receives
+    if d.shared(4) == 0:  # in place: each pair sends as much as it receives
         mine = [max(counts[min(d.rank, r)][max(d.rank, r)], _FEWEST) for r in range(d.size)]
         both = d.vboth(mine, dtype)
         return Call([IN_PLACE, both], [both])
@@ -190,7 +194,7 @@ def alltoallw(d: Draw) -> Call:
         buf = make([displs.pop()], np.dtype("u1"))
         return buf, [buf.base, ([n for n, _ in mine], displs), [mpi_type(t) for _, t in mine]]
 
-    # A sender's blocks are all of its own type.
+    # Blocks have their sender's type.
     send, send_arg = side([(n, dtypes[d.rank]) for n in counts[d.rank]], d.vsend)
     recv, recv_arg = side([(row[d.rank], t) for row, t in zip(counts, dtypes, strict=True)], d.vrecv)
     return Call([send_arg, recv_arg], [recv], others=[send])
@@ -216,7 +220,7 @@ def scatterv(d: Draw) -> Call:
 
 
 def reduction(d: Draw, name: str) -> Call:
-    """Any of those that combine the elements of all ranks."""
+    """Arguments of a collective that combines the elements of all ranks."""
     counts: list[int] | None = None
     n, dtype = d.shape(1)
     op, root, in_place = MPI.SUM, d.shared(d.size), d.shared(3) == 0

@@ -1,4 +1,4 @@
-"""Memory of GPUs in random programs, on some of the ranks: the stand-in's, with late streams, or CuPy's."""
+"""GPU memory in random programs, on some of the ranks: of the stand-in, with late streams, or of CuPy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Devices", "Gpus"]
 
 
 class _Memory:
-    """Memory of a GPU of CuPy's; ``layout`` is a NumPy array at its addresses, which the host cannot read."""
+    """GPU memory of CuPy; ``layout`` is a NumPy array at its addresses, which the host cannot read."""
 
     def __init__(self, device: Any, size: int, dtype: np.dtype):
         self.device, self._values = device, device.cupy.empty(size * dtype.itemsize, np.uint8)
@@ -22,17 +22,17 @@ class _Memory:
         self.layout = np.ndarray(size, dtype, (ctypes.c_uint8 * self._values.nbytes).from_address(address))
 
     def read(self) -> np.ndarray:
-        """A copy by a stream that waits for no other: what a call has left, it has left when it ends."""
+        """Copy by a stream that waits for no other: a call's results must be complete when it returns."""
         with self.device.aside:
             return self._values.get().view(self.layout.dtype)
 
     def write(self, values: np.ndarray) -> None:
-        """Give it its values in the current stream."""
+        """Write ``values`` in the current stream."""
         self._values.set(values.view(np.uint8))
 
 
 class _Gpu:
-    """A rank's GPU of CuPy's, as `standin.Device` as far as random programs know it."""
+    """A rank's GPU of CuPy, with the methods of `standin.Device` that random programs use."""
 
     def __init__(self, rank: int):
         import cupy
@@ -42,7 +42,7 @@ class _Gpu:
         self.aside = cupy.cuda.Stream(non_blocking=True)
 
     def use(self, own: bool) -> None:
-        """Make another stream the caller's, or the null stream."""
+        """Make a new stream, or the null stream, the current one."""
         self.cupy.cuda.Stream(null=not own, non_blocking=own).use()
 
     def allocate(self, size: int, dtype: np.dtype) -> _Memory:
@@ -56,7 +56,7 @@ class _Gpu:
 
 
 class Devices:
-    """Two GPUs, on which some of a program's buffers lie; `standin.installed` has to be entered.
+    """Two GPUs, in whose memory some of a program's buffers lie; `standin.installed` must be entered.
 
     Parameters
     ----------
@@ -76,21 +76,21 @@ class Devices:
         return [standin.Device(i) for i in range(2)]
 
     def _order(self) -> None:
-        """Another order of what streams do, and of each device another stream."""
+        """Draw another order for the work of streams, and another current stream for each device."""
         self._devices[0].lib.standin_set_seed(int(self._rng.integers(1 << 31)))
         for device in self._devices:
             own = self._rng.random() < 0.5
             device.use(self._standin.Stream(device) if own else self._standin.Stream(device, 0))
 
     def begin(self, seed: list[int], size: int) -> None:
-        """A program begins: one rank, some or all have memory of GPUs, in the null stream or another one."""
+        """Begin a program: draw whether one rank, some or all have GPU memory, and in which stream."""
         rng = np.random.default_rng([*seed, 77])
         chosen = rng.random(size) < (0.5, 0.8, 1)[rng.integers(3)]
         if rng.random() < 0.4:
             chosen = np.arange(size) == rng.integers(size)
         share = (0.3, 0.7, 1)[rng.integers(3)]
-        # In every other program all ranks are known to have GPUs, where the engine has uncompressed calls of
-        # their memory: that of all buffers in every second one of these.
+        # In every other program, all ranks are known to have GPUs, and the engine then handles uncompressed
+        # calls with GPU memory. In every second one of these, all buffers are in GPU memory.
         if rng.integers(2):
             compcoll.devices.cuda.is_usable = lambda: True
             if rng.integers(2):
@@ -101,16 +101,16 @@ class Devices:
         self._order()
 
     def allocate(self, size: int, dtype: np.dtype) -> Any:
-        """An array of a GPU, or None where the buffer is to be the host's."""
+        """Array in GPU memory, or None if the buffer is to be in host memory."""
         if not size or self._rng.random() >= self._share:
             return None
-        # The other GPU is less usual.
+        # The second GPU is used less often.
         other = self._rng.random() < 0.2 and len(self._devices) > 1
         self._kept.append(self._devices[other].allocate(size, dtype))
         return self._kept[-1]
 
     def end(self) -> str:
-        """What is wrong with the GPUs when a program has ended, or nothing."""
+        """End a program; returns what is wrong with the GPUs, or an empty string."""
         compcoll.devices.cuda.is_usable, choices.PLAIN_NBYTES = self._before
         for device in self._devices:
             device.synchronize()
@@ -125,7 +125,7 @@ class Devices:
 
 
 class Gpus(Devices):
-    """Buffers on the GPU that CuPy finds for the rank."""
+    """Like `Devices`, but on the GPU that CuPy finds for the rank."""
 
     def _found(self) -> list[Any]:
         return [_Gpu(self._rank)]

@@ -12,11 +12,11 @@ __all__ = ["run_error"]
 
 
 def run_error(run: Any, comm: Any, rank: int, size: int, seed: list[int]) -> None:
-    """A call with arguments that are wrong on all ranks, which raises before anything is sent."""
+    """Make a call whose arguments are wrong on all ranks, so that it raises before anything is sent."""
     rng = np.random.default_rng(seed)
     dtype = draw_dtype(rng)
     dtype = dtype if is_known(dtype) else np.dtype("f4")
-    n = draw_count(rng, dtype, run.least, size) + 3  # every second of two is one, without a gap
+    n = draw_count(rng, dtype, run.least, size) + 3  # 3, as a[::2] of two elements has no gap
     a, b = np.zeros(n * size, dtype), np.zeros(n * size, dtype)
     calls: list[tuple[str, tuple]] = [
         ("Bcast", (a, size)),
@@ -56,7 +56,7 @@ def run_error(run: Any, comm: Any, rank: int, size: int, seed: list[int]) -> Non
         ("Iprobe", (size,)),
     ]
     name, args = calls[rng.integers(len(calls))]
-    if name == "scatter" and size > 1:  # which is wrong at the root alone
+    if name == "scatter" and size > 1:  # wrong at the root alone
         return
     run.explain([f"{name} of {n} {dtype}: {str(args[1:])[:60]}"])
     try:

@@ -16,15 +16,15 @@ __all__ = ["Alarm", "Interrupted"]
 
 
 def _begun() -> int:
-    """What tells whether a call has begun."""
+    """Number of calls so far, which tells whether a call has begun."""
     return sum(calls for calls, *_ in _engine.totals().values())
 
 
 class Interrupted(Exception):
-    """What the handler of the signal raises."""
+    """Exception that the signal's handler raises."""
 
 
-#: Calls whose results a program cannot do without; an interrupt of one leaves it nothing to go on with.
+#: Calls whose results the program needs: it could not go on after an interrupt of one.
 _NEEDED = (
     "_init",
     "probe",
@@ -48,12 +48,12 @@ _NEEDED = (
 )
 
 
-#: Calls of which mpi4py runs Python between two of MPI's.
+#: Calls in which mpi4py runs Python code between two calls of MPI.
 _DIVIDED = ("allreduce", "reduce", "scan", "exscan")
 
 
 class Alarm:
-    """A signal in the middle of one call of the library, on one rank."""
+    """Signal in the middle of one call of the library, on one rank."""
 
     def __init__(self, rng: np.random.Generator, program: Program, rank: int):
         self._mine = rank == int(rng.integers(program.size))
@@ -63,25 +63,25 @@ class Alarm:
         )
         self._armed = self._inside = False
         self._before = 0
-        #: Where the signal came.
+        #: Code that the signal interrupted; empty before that.
         self.fired = ""
 
     def begin(self, index: int) -> None:
-        """A step begins."""
+        """Arm the signal if step ``index`` is the chosen one."""
         if self._mine and index == self._at:
             self._armed = True
             signal.signal(signal.SIGALRM, self._raise)
             signal.setitimer(signal.ITIMER_REAL, self._delay)
 
     def end(self) -> None:
-        """The program is over."""
+        """Disarm the signal at the program's end."""
         if self._armed:
-            self._armed = False  # first: a handler that is still due sets no timer again
+            self._armed = False  # first, so that a handler that is still due does not set the timer again
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def call(self, function: Callable, *args: Any) -> tuple[bool, Any]:
-        """Whether a call went through without an interrupt, and its result."""
+        """Call a function; returns (True, its result), or (False, None) after an interrupt."""
         if function.__name__ in _DIVIDED or any(text in function.__name__ for text in _NEEDED):
             return True, function(*args)
         try:
@@ -99,7 +99,7 @@ class Alarm:
     def _raise(self, number: int, frame: Any) -> None:
         if not self._armed:
             return
-        # A call that has not kept signals back has not begun: the interrupt would be one before it.
+        # The call has not blocked signals yet, so it has not begun: the interrupt would come before it.
         if not self._inside or _begun() == self._before:
             signal.setitimer(signal.ITIMER_REAL, 1e-4)
             return

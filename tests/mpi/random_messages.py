@@ -24,16 +24,16 @@ _POSTED = ("Irecv", "Recv_init", "irecv")
 
 @dataclass
 class Message:
-    """One message of a round: how it is sent, and received.
+    """One message of a round, and how it is sent and received.
 
     Attributes
     ----------
     sent, received, waited : float
-        When, in the order that the round has: each rank does its part of it in this order.
+        Places in the round's common order, in which every rank does its part.
     through, into : int or None
-        The wrapper that it is sent and received by; None is mpi4py's own communicator.
+        Wrappers that the message is sent and received by; None is mpi4py's own communicator.
     probe : Message, optional
-        One that is probed for before this one is received.
+        Message that is probed for before this one is received.
     """
 
     number: int
@@ -64,7 +64,7 @@ class Message:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it travels as mpi4py would send it, so that anybody may receive it."""
+        """True if the message travels as mpi4py would send it, so that any communicator may receive it."""
         return self.through is None or self.small if self.is_object else self.through is None
 
     def __str__(self) -> str:
@@ -79,11 +79,11 @@ class Message:
 
 
 def draw_round(rng: np.random.Generator, size: int, wrappers: list[int], least: int) -> list[Message]:
-    """Messages that cannot deadlock, and whose receives match the same messages however ranks are timed.
+    """Draw messages that cannot deadlock, and that match the same receives however ranks are timed.
 
-    All ranks do their parts in one order, in which a blocking receive follows its send, and a blocking send
-    the receive, if that is not itself a blocking one in the same place. Wildcards are used where the order of
-    messages leaves no choice.
+    Ranks do their parts in one common order. In it a blocking receive follows its send, and a blocking send
+    follows its receive, unless that is itself a blocking one in the same place. Wildcards are used where the
+    order of messages leaves no choice.
     """
     count = int(rng.integers(1, 9))
     found = [_draw(rng, i, count, size, wrappers, least) for i in range(count)]
@@ -133,7 +133,7 @@ def _draw(
     blocks = send.lower() in ("send", "ssend")
     receive = str(rng.choice(_OBJECT_RECEIVES[: 8 if small_enough else 7] if is_object else _RECEIVES))
     if src == dst and receive.endswith("+irecv"):
-        receive = "mprobe"  # MPICH 5.0 gives the request of a message to itself nothing
+        receive = "mprobe"  # a message to itself, received by its request, gets nothing in MPICH 5.0
     if src == dst and blocks:
         send, blocks = ("isend" if is_object else "Isend"), False
     if receive in _POSTED:
@@ -148,7 +148,7 @@ def _draw(
 
 
 def _matched(messages: list[Message]) -> bool:
-    """Whether each receive gets the message that it is meant for, by the order of sends and receives."""
+    """True if each receive gets the message that it is meant for, by the order of sends and receives."""
     for dst in {m.dst for m in messages}:
         waiting = sorted((m for m in messages if m.dst == dst), key=lambda m: m.sent)
         for receive in sorted(waiting, key=lambda m: m.received):
@@ -162,7 +162,7 @@ def _matched(messages: list[Message]) -> bool:
 
 
 def status_of(status: MPI.Status, dtype: np.dtype | None = None) -> tuple:
-    """What a status says; without a type only of the envelope, as the size of a pickle may differ."""
+    """Contents of a status; without a type only the envelope, because the size of a pickle may differ."""
     envelope = status.source, status.tag, status.Is_cancelled()
     if dtype is None:
         return envelope
@@ -171,7 +171,7 @@ def status_of(status: MPI.Status, dtype: np.dtype | None = None) -> tuple:
 
 
 class _Part:
-    """What one rank does in a round."""
+    """One rank's part of a round."""
 
     def __init__(self, run: Any, messages: list[Message], comms: dict, rank: int, seed: list[int]):
         self.run, self.comms, self.rank = run, comms, rank
@@ -185,7 +185,7 @@ class _Part:
                 self.events.append((m.received, 1, m.number, lambda m=m: self.receive(m)))
 
     def go(self) -> list:
-        """Do it; what is left to be waited for."""
+        """Do this rank's part; returns the requests that are still pending."""
         while self.events:
             self.events.sort(key=lambda event: event[:3])
             self.events.pop(0)[3]()
@@ -195,7 +195,7 @@ class _Part:
         return self.pending
 
     def later(self, m: Message, label: str, request: MPI.Request, finish, is_object: bool = False) -> None:
-        """Wait for a request when its time has come, or at the end."""
+        """Schedule the wait for a request: in the message's place in the round, or after the round."""
         entry = self.run.entry(label, request, finish, is_object)
         if m.waited > 1e6:
             self.pending.append(entry)
@@ -222,7 +222,7 @@ class _Part:
             call(request.Start)
 
         def finish(status: MPI.Status) -> None:
-            assert buffer.arg is not None  # which lives until then
+            assert buffer.arg is not None  # keeps it alive until then
             if persistent:
                 request.Free()
 
@@ -281,7 +281,7 @@ class _Part:
         finish(status)
 
     def probed(self, comm, name: str, source: int, tag: int, status: MPI.Status):
-        """What a probe finds, tried until it finds something."""
+        """Repeat a probe until it finds a message, and return its result."""
         probe = getattr(comm, name)
         while not (found := self.run.call(probe, source, tag, status)):
             sched_yield()
@@ -302,7 +302,7 @@ class _Part:
         if m.receive != "recv":
             probe, _, after = m.receive.partition("+")
             found = self.probed(comm, probe, source, tag, status)
-            # A pickle that MPI carries has the same size with both.
+            # A pickle that MPI carries has the same size in both runs.
             self.run.record(f"{got}: probe", status_of(status, np.dtype("u1") if m.small else None))
             if after == "Recv":
                 room = bytearray(status.Get_count(MPI.BYTE))
@@ -322,7 +322,7 @@ class _Part:
 
 
 def run_round(run: Any, comms: dict, rank: int, size: int, wrappers: list[int], seed: list[int]) -> None:
-    """Do this rank's part of a round; a part of what it has begun may be left to be waited for later."""
+    """Do this rank's part of a round; some of its requests may stay pending after it."""
     rng = np.random.default_rng(seed)
     messages = draw_round(rng, size, wrappers, run.least)
     free = any(m.source == ANY_SOURCE for m in messages)
@@ -343,7 +343,7 @@ def run_round(run: Any, comms: dict, rank: int, size: int, wrappers: list[int], 
 
 
 def run_shift(run: Any, comm: MPI.Intracomm, rank: int, size: int, seed: list[int]) -> None:
-    """Each rank sends to one and receives from one at once."""
+    """Send to one rank and receive from one, at the same time, on each rank."""
     rng, own = np.random.default_rng(seed), np.random.default_rng([*seed, rank])
     to = [int(r) for r in rng.permutation(size)]
     dest, source = to[rank], to.index(rank)

@@ -13,7 +13,7 @@ __all__ = ["draw_object", "flat", "run_objects"]
 
 
 def draw_object(rng: np.random.Generator, small: bool) -> Any:
-    """An object: one whose pickle travels as it is, or one that has large arrays."""
+    """Random object: one whose pickle is sent as it is, or one with large arrays."""
     if small:
         kind = rng.integers(6)
         return (
@@ -46,7 +46,7 @@ def draw_object(rng: np.random.Generator, small: bool) -> Any:
 
 
 def flat(found: Any) -> Any:
-    """A form of an object in which equal ones compare equal."""
+    """Form of an object in which equal objects compare equal."""
     if isinstance(found, np.ndarray):
         flags = found.flags
         shape = found.dtype.str, found.shape, flags.c_contiguous, flags.f_contiguous, flags.writeable
@@ -61,12 +61,12 @@ def flat(found: Any) -> Any:
 
 
 def _joined(a: Any, b: Any) -> Any:
-    """An operation that depends on the order, of objects of any kind."""
+    """Operation that depends on the order of its operands, for objects of any kind."""
     return [*(a if isinstance(a, list) else [a]), *(b if isinstance(b, list) else [b])]
 
 
 def run_objects(run: Any, comm: MPI.Intracomm, rank: int, size: int, seed: list[int]) -> None:
-    """One of mpi4py's calls of lower case on all ranks."""
+    """Call one of mpi4py's lower-case collectives on all ranks."""
     rng, own = np.random.default_rng(seed), np.random.default_rng([*seed, rank])
     name = ("bcast", "gather", "scatter", "allgather", "alltoall", "allreduce", "reduce", "scan", "exscan")[
         rng.integers(9)
@@ -96,5 +96,5 @@ def run_objects(run: Any, comm: MPI.Intracomm, rank: int, size: int, seed: list[
         args += [root] * (name == "reduce")
     lost = len(run.lost)
     found = run.call(getattr(comm, name), *args)
-    if len(run.lost) == lost:  # no interrupt has taken it away
+    if len(run.lost) == lost:  # the call was not interrupted
         run.record(name, flat(found))

@@ -1,14 +1,14 @@
-"""Random programs, each run on mpi4py's communicators and on those of compcoll, which have to do the same.
+"""Random programs, run on mpi4py's communicators and on those of compcoll, which must do the same.
 
-A program follows from a seed and the number of ranks: collectives in all forms, messages, probes, objects,
-communicators that are made and freed. Results, statuses and errors are compared::
+A program is derived from a seed and the number of ranks. Its steps are collectives in all forms, messages,
+probes, objects, and communicators that are made and freed. Results, statuses and errors are compared::
 
     mpiexec -n 3 python tests/mpi/random_programs.py --seed 1 --count 20000
     mpiexec -n 3 python tests/mpi/random_programs.py --seed 1 --only 1234
     python tests/mpi/random_programs.py --ranks 3 --seed 1 --only 1234 --shrink
     python tests/mpi/random_programs.py --ranks 2 --count 500 --devices
 
-With ``--ranks`` the command starts ranks by itself, and again after a program that hangs or raises.
+The command with ``--ranks`` starts the ranks itself, and again after a program that hangs or raises.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 __all__ = ["check_programs", "main"]
 
-#: The status of ranks that end since a program hung or raised.
+#: Exit status of ranks that end because a program hung or raised.
 _ENDED = 70
 
 
@@ -45,7 +45,7 @@ def check_programs(
     without: tuple[str, ...] = (),
     devices: Any = None,
 ) -> list[str]:
-    """Run programs, and tell where the two kinds of communicators differ; the same on all ranks.
+    """Run programs; returns the differences between the two kinds of communicators, equal on all ranks.
 
     A program that takes more than ``seconds``, or raises, ends the process.
     """
@@ -74,7 +74,7 @@ def check_programs(
 
 
 class _Watchdog:
-    """Ends the process where a program takes too long, and says where it was."""
+    """Watchdog that ends the process when a program takes too long, and prints where it was."""
 
     def __init__(self, seconds: float, rank: int):
         self._seconds, self._rank, self._since = seconds, rank, float("inf")
@@ -83,13 +83,13 @@ class _Watchdog:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def begin(self, program: str) -> None:
-        """A program begins."""
+        """Start the time limit of a program."""
         self._program, self._where, self._since = program, "", time.monotonic()
-        # Where the thread cannot run, as a call keeps the GIL.
+        # Fallback for when a call keeps the GIL, so that the thread cannot run.
         faulthandler.dump_traceback_later(self._seconds + 10, exit=True, file=sys.__stderr__)
 
     def say(self, where: str) -> None:
-        """The program goes on with a step."""
+        """Note the step that the program has reached."""
         self._where = where
 
     def stop(self) -> None:
@@ -97,12 +97,12 @@ class _Watchdog:
         faulthandler.cancel_dump_traceback_later()
 
     def end(self, text: str, stacks: bool = False) -> None:
-        """End all ranks, as the program cannot go on."""
+        """Print the program's place and ``text``, and end all ranks."""
         where = f"ended: {self._program}, rank {self._rank}, {self._where}\n{text}"
         print(where, file=sys.__stderr__, flush=True)
         if stacks:
             faulthandler.dump_traceback(file=sys.__stderr__)
-        time.sleep(2)  # others may have something to say
+        time.sleep(2)  # other ranks may have something to print
         os._exit(_ENDED)
 
     def _watch(self) -> None:
@@ -141,7 +141,7 @@ def _options() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     options = _options().parse_args()
     if options.ranks:
         return _Driver(options).shrink() if options.shrink else _Driver(options).run()
@@ -149,7 +149,7 @@ def main() -> int:
         os.environ["COMPCOLL_CHECK"] = "1"
     if options.threads is not None:
         os.environ["COMPCOLL_THREADS"] = str(options.threads)
-    if options.interrupt:  # what an interrupted rank has left, others do not wait for
+    if options.interrupt:  # other ranks do not wait for the calls that an interrupted rank has left
         os.environ.setdefault("COMPCOLL_TIMEOUT", str(options.watchdog / 3))
     from mpi4py import MPI
 
@@ -202,7 +202,7 @@ def _until(world: Any, numbers: range, end: float):
 
 
 class _Driver:
-    """Starts ranks, which a program may end."""
+    """Driver that starts ranks, and starts them again after a program that ends them."""
 
     def __init__(self, options: argparse.Namespace):
         self.options = options
@@ -216,13 +216,13 @@ class _Driver:
                 self.args.append(arg)
 
     def start(self, *args: str) -> tuple[int, str]:
-        """Run ranks to their end: the exit status and the output."""
+        """Run ranks to their end; returns the exit status and the output."""
         command = ["mpiexec", "-n", str(self.options.ranks), sys.executable, __file__, *self.args, *args]
         done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         return done.returncode, done.stdout
 
     def run(self) -> int:
-        """All programs; one that ends the ranks is told, and the others come after it."""
+        """Run all programs; print each that ends the ranks, and continue with the next one."""
         options = self.options
         if options.only is not None:
             _, output = self.start(
@@ -244,7 +244,7 @@ class _Driver:
         return 1 if ended else 0
 
     def shrink(self) -> int:
-        """Leave out steps as long as what is left fails in the same way."""
+        """Leave out steps as long as the remaining ones fail."""
         from random_steps import Program
 
         options = self.options

@@ -1,4 +1,4 @@
-"""Runs of a random program: on mpi4py's communicators, on wrapped ones, and what differs."""
+"""Runs of a random program on mpi4py's communicators and on wrapped ones, and their differences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["run_program"]
 
 @dataclass
 class Entry:
-    """A request of a run; ``finish(status)``, with the object of one that has one, notes its results."""
+    """Request of a run; ``finish(status)``, or ``finish(status, found)`` for objects, records its results."""
 
     label: str
     request: MPI.Request
@@ -40,14 +40,14 @@ class Entry:
 
 @dataclass
 class Sums:
-    """Elements that may differ by rounding, and by how much."""
+    """Elements that may differ by rounding, and the largest difference of each."""
 
     elements: np.ndarray
     most: np.ndarray
     rest: bytes
 
     def differs(self, other: Any) -> str:
-        """How another run's differ; empty where they are close enough."""
+        """Description of how another run's sums differ; empty if they are close enough."""
         if not isinstance(other, Sums) or self.rest != other.rest:
             return "bytes beside the result"
         wide = np.clongdouble if self.elements.dtype.kind == "c" else np.longdouble
@@ -79,7 +79,7 @@ class Run:
         )
 
     def go(self) -> None:
-        """Run it to its end."""
+        """Run the program to its end."""
         try:
             self._go()
         finally:
@@ -144,16 +144,16 @@ class Run:
         elif step.kind == "report" and not self.plain:
             str(comm.report), repr(comm), comm.calls_accelerated
 
-    # -- what steps use
+    # -- helpers of steps
 
     def explain(self, lines: list) -> None:
-        """Note what this step draws, for a reader."""
+        """Note the random choices of this step, for a reader."""
         texts = self.texts.setdefault(self.step.number, [])
         texts.extend(map(str, lines))
         self._say(f"step {self.step.number}{' (plain)' * self.plain}: " + "\n    ".join(texts))
 
     def call(self, function: Callable, *args: Any) -> Any:
-        """Call the library; None where an interrupt came out of it, by when it has done what it was to do."""
+        """Call the library; returns None after an interrupt, before which the call has done its work."""
         if self._alarm is None:
             return function(*args)
         done, result = self._alarm.call(function, *args)
@@ -162,35 +162,35 @@ class Run:
         return result
 
     def record(self, label: str, value: Any, step: Step | None = None) -> None:
-        """Note a result, to be compared."""
+        """Record a result for the comparison."""
         key = (self.step if step is None else step).number, label
         while key in self.results:
             key = key[0], key[1] + "'"
         self.results[key] = value
 
     def record_buffer(self, label: str, buffer: Buffer, step: Step | None = None) -> None:
-        """Note what a buffer has."""
+        """Record the contents of a buffer."""
         elements, rest = buffer.results()
         self.record(label, (elements.tobytes(), rest), step)
 
     def entry(
         self, label: str, request: MPI.Request | None, finish: Callable, is_object: bool = False
     ) -> Entry:
-        """A request, to be completed later."""
-        if request is None:  # an interrupt has taken it away
+        """Entry of a request that is completed later."""
+        if request is None:  # lost in an interrupted call
             self.lost.append(finish)
             request, finish = MPI.Request(), lambda *_: None
         handle = self.program.slots[self.step.slot].handle
         return Entry(label, request, finish, is_object, handle, self.step)
 
     def _taken(self, handle: int | None = None) -> list[Entry]:
-        """The pending requests, of one communicator or all, which are the caller's from now on."""
+        """Take the pending requests of one communicator, or of all, out of the list."""
         mine = [e for e in self.pending if handle is None or e.handle == handle]
         self.pending = [e for e in self.pending if e not in mine]
         return mine
 
     def complete(self, entries: list[Entry], own: np.random.Generator) -> None:
-        """Wait for requests, in one of MPI's ways and in an order of this rank's own."""
+        """Complete requests by one of MPI's functions, in an order that this rank draws."""
         now = self.step
         self._say(f"step {now.number}, waits for {[e.label for e in entries]}" + " (plain)" * self.plain)
         order = [entries[i] for i in own.permutation(len(entries))]
@@ -318,7 +318,7 @@ class Run:
         self.record(name, (new != MPI.COMM_NULL, new != MPI.COMM_NULL and (new.rank, new.size, new.topology)))
 
     def _free(self, step: Step, comm: Any, seed: list[int]) -> None:
-        """Free a communicator, with requests under way or after them."""
+        """Free a communicator, with requests pending or after their completion."""
         rng = np.random.default_rng(seed)
         if rng.random() < 0.5:
             handle = self.program.slots[step.slot].handle
@@ -326,7 +326,10 @@ class Run:
         self._free_all(step.frees)
 
     def _free_all(self, frees: tuple[tuple[int, ...], ...]) -> None:
-        """Free communicators as the layer does: with one those that are wrappers of it, which is the last."""
+        """Free a communicator and its wrappers; in ``frees`` it is the last one.
+
+        compcoll frees the wrappers with it. Plain communicators are freed one by one.
+        """
         of = [[self.comms.pop(slot) for slot in slots if slot in self.comms] for slots in frees]
         for comms in of if self.plain else of[-1:]:
             for comm in comms[:1] if self.plain else comms:
@@ -343,7 +346,7 @@ def run_program(
     plain: bool = False,
     devices: Any = None,
 ) -> str:
-    """Run a program on both kinds of communicators; what is different on this rank, or nothing."""
+    """Run a program on both kinds of communicators; returns this rank's differences, or an empty string."""
     alarm = None
     if interrupt:
         alarm = Alarm(np.random.default_rng([program.seed, program.number, 99]), program, world.rank)
@@ -374,7 +377,7 @@ def run_program(
 def _difference(key: tuple[int, str], expected: Run, found: Run) -> str:
     step, label = key
     if key not in found.results and found.lost:
-        return ""  # an interrupt has taken the request away, or an object
+        return ""  # the interrupted call has lost the request or the object
     want, got = (run.results.get(key, "nothing") for run in (expected, found))
     if isinstance(want, Sums):
         problem = want.differs(got)

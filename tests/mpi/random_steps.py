@@ -1,4 +1,4 @@
-"""What a random program consists of: steps, each on communicators that earlier steps have made."""
+"""Steps of a random program, each on a communicator that an earlier step has made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compcoll.policy import make_policy as _make_policy
 
 __all__ = ["ORIGIN", "POLICIES", "THRESHOLDS", "Program", "Slot", "Step", "prepare_auto"]
 
-#: The handle of the plain communicator that a program's first one is a duplicate of.
+#: Handle of the plain communicator that a program's first one is a duplicate of.
 ORIGIN = -2
 _LOSSLESS = {"codec": "lossless", "min_nbytes": 0}
 POLICIES: list[dict[str, Any]] = [
@@ -36,10 +36,10 @@ POLICIES: list[dict[str, Any]] = [
         }
     },
 ]
-#: Those of every third program, and the sizes that its messages are drawn around.
+#: Thresholds of the policies in every third program; its messages have about these sizes.
 THRESHOLDS = (0, 1000, 2000, 4096, 1 << 14, 1 << 17)
 _OF_THRESHOLDS = [{"codec": "lossless", "min_nbytes": n} for n in THRESHOLDS]
-#: Steps, and how often they come.
+#: Kinds of steps, and their relative frequencies.
 _KINDS = {
     "collective": 30,
     "repeat": 6,
@@ -67,9 +67,9 @@ _MAKERS = (
 
 
 def prepare_auto(patch: Any = None) -> None:
-    """Let ``codec="auto"`` make short trials, of which every other one finds compression quicker, and often.
+    """Make the trials of ``codec="auto"`` short and frequent; every other one finds compression faster.
 
-    What is changed goes through pytest's ``monkeypatch``, if that is given.
+    Changes go through pytest's ``monkeypatch``, if it is given.
     """
     from compcoll.policy import trial
 
@@ -88,7 +88,7 @@ def prepare_auto(patch: Any = None) -> None:
 def make_policy(
     of: Policy | None, codec: str | None = None, min_nbytes: int | None = None, policy: Any = None
 ) -> Policy:
-    """The policy of a wrapper that is made with these arguments."""
+    """Policy of a wrapper that is made with these arguments."""
     return _make_policy(of, codec, "always" if of is None else None, min_nbytes, policy)
 
 
@@ -98,15 +98,15 @@ class Slot:
 
     Attributes
     ----------
-    groups : tuple of tuple of int
+    Ranks of the world in each communicator, in its order.
         Ranks of the world, each in the order of its communicator.
     handle : int
-        The slot whose handle it shares, as a wrapper with the same policy does.
+        Slot whose handle this one shares; wrappers with equal policies share one.
     policy : Policy
     origin : int
-        The handle that it was made a wrapper of, or its own; that of the first one's origin is `ORIGIN`.
+        Handle that this one wraps, or its own; `ORIGIN` for the first slot.
     dims : tuple of int
-        Of a Cartesian topology.
+        Dimensions of a Cartesian topology.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -118,16 +118,16 @@ class Slot:
 
 @dataclass(frozen=True)
 class Step:
-    """One step: on which communicator, and what its random numbers follow from.
+    """One step: its kind, its communicator, and the seed of its random numbers.
 
     Attributes
     ----------
     makes : tuple
-        The name of the method that makes a communicator, and what it is called with.
+        Name and arguments of the method that makes a communicator.
     frees : tuple of tuple of int
-        The slots of each handle that is freed: of those made of the one that is, first.
+        Slots of each handle that is freed; wrappers come before the handle that they wrap.
     siblings : tuple of int
-        The slots that share the step's handle.
+        Slots that share the step's handle.
     """
 
     number: int
@@ -140,12 +140,12 @@ class Step:
 
 
 class Program:
-    """The steps that follow from a seed and a number, for so many ranks.
+    """Steps derived from a seed and a number, for a given number of ranks.
 
     Attributes
     ----------
     mixed : bool
-        Whether wrappers with other thresholds, duplicates that MPI may still be making, reductions to a root
+        True if wrappers with other thresholds, duplicates that MPI may still be making, reductions to a root
         and receives of bytes are more frequent.
     """
 
@@ -171,7 +171,7 @@ class Program:
         self.steps: list[Step] = []
         for i in range(int(rng.integers(4, 22))):
             self._draw(i)
-        #: In which order the communicators that are left are freed.
+        #: Order in which the remaining communicators are freed.
         self.ends: list[tuple[tuple[int, ...], ...]] = []
         for handle in rng.permutation(sorted({self.slots[i].handle for i in self._live})):
             self.ends.append(self._freed(int(handle)))
@@ -199,14 +199,14 @@ class Program:
         self.steps.append(Step(i, kind, at, seed, frees=frees, siblings=shared))
 
     def _freed(self, handle: int) -> tuple[tuple[int, ...], ...]:
-        """The live slots of a handle, behind those of handles that are freed with it."""
+        """Live slots of a handle, after those of the handles that are freed with it."""
         live = {i: self.slots[i] for i in sorted(self._live)}
         made = {slot.handle for slot in live.values() if slot.origin == handle != slot.handle}
         own = tuple(i for i, slot in live.items() if slot.handle == handle)
         return (*(slots for one in sorted(made) for slots in self._freed(one)), *((own,) if own else ()))
 
     def _make(self, i: int, at: int, seed: int, shared: tuple[int, ...]) -> None:
-        """A step that makes a communicator; the groups of the new one follow."""
+        """Add a step that makes a communicator, and the new communicator's slot."""
         rng, slot = self._rng, self.slots[at]
         makers = (*_MAKERS, *("using", "wrap") * (3 * self.mixed))
         name = str(

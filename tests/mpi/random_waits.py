@@ -1,4 +1,4 @@
-"""Ways of random programs to complete requests: each gives pairs of an entry and its status."""
+"""Ways of random programs to complete requests: each yields pairs of an entry and its status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _waitall(run: Any, entries: list):
 
 def _testall(run: Any, entries: list):
     if any(isinstance(entry.request, MPI.Prequest) for entry in entries):
-        # MPICH 5.0's takes a persistent collective for one that failed.
+        # MPICH 5.0's Testall takes a persistent collective for one that failed.
         yield from _test(run, entries)
         return
     statuses = [MPI.Status() for _ in entries]
@@ -75,7 +75,7 @@ def _several(method: Callable):
 
 
 def _null(entries: list):
-    """Requests that an interrupt has taken away, which count as none."""
+    """Remove and yield the null requests that an interrupt has left."""
     for entry in list(entries):
         if not entry.request:
             entries.remove(entry)

@@ -1,4 +1,4 @@
-"""Windows of messages of random programs: their receives have one buffer, or parts of it in common."""
+"""Windows of messages in random programs: their receives share one buffer, or parts of it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from random_buffers import mpi_type
 
 __all__ = ["run_window"]
 
-#: Values of messages: MPI's own, of one chunk, and about and above a receive into the buffer itself.
+#: Elements of messages: small ones that MPI carries, one chunk, and sizes around and above the one from which
+#: a message is received into the buffer itself.
 _COUNTS = (50, 1 << 12, 1 << 15, 131_000, 1 << 18, 270_000, 1 << 19)
 _UNTOUCHED = -7
 
 
 @dataclass
 class _Message:
-    """One of a window: ``n`` values of rank ``src``, received from ``start`` on, ``step`` apart."""
+    """Message of a window: ``n`` values of rank ``src``, received from ``start`` on, ``step`` apart."""
 
     k: int
     src: int
@@ -37,7 +38,7 @@ class _Message:
 
 
 def _draw(rng: np.random.Generator, size: int) -> list[_Message]:
-    same = bool(rng.random() < 0.4)  # tags and sizes, as in a measurement of bandwidth
+    same = bool(rng.random() < 0.4)  # equal tags and sizes, as in a measurement of bandwidth
     n, first = int(rng.choice(_COUNTS)), int(rng.integers(100))
     apart = int(rng.choice([0, 0, n // 2, n // 3, 40, n]))
     found = []
@@ -47,18 +48,18 @@ def _draw(rng: np.random.Generator, size: int) -> list[_Message]:
         receive = str(rng.choice(["Irecv", "Irecv", "Recv_init", "Recv", "Sendrecv", "Mprobe+Irecv"]))
         start = (k * apart if same or rng.random() < 0.5 else int(rng.integers(n))) + (k % 2) * (step - 1)
         found.append(_Message(k, int(rng.integers(size)), first + k * (not same), each, start, step, receive))
-    if same:  # messages of a rank go to its receives in their order
+    if same:  # messages of a rank match its receives in their order
         for m in found:
             m.receive = found[0].receive
     return found
 
 
 def run_window(run: Any, comm: MPI.Intracomm, rank: int, size: int, seed: list[int]) -> None:
-    """Each rank sends some messages to one, which receives them all, nonblocking ones first."""
+    """Send some messages from each rank to one, which receives them all, nonblocking receives first."""
     rng, own = np.random.default_rng(seed), np.random.default_rng([*seed, rank])
     dst, dtype = int(rng.integers(size)), np.dtype(rng.choice(["f4", "f8", "i4"]))
     messages = _draw(rng, size)
-    for m in messages:  # MPICH 5.0 gives the request of a matched message to itself nothing
+    for m in messages:  # a matched message to itself, received by its request, gets nothing in MPICH 5.0
         if m.receive.startswith("Mprobe") and (
             dst in {o.src for o in messages} or "probes" in run.program.without
         ):
@@ -115,7 +116,7 @@ def run_window(run: Any, comm: MPI.Intracomm, rank: int, size: int, seed: list[i
 
 
 def _is_mix(buffer: np.ndarray, messages: list[_Message], dtype: np.dtype) -> str:
-    """The place of a value that no message has, or of an overwritten gap; else the empty string."""
+    """Number and place of values that no message has or that overwrite a gap; else the empty string."""
     sound, covered = np.zeros(buffer.size, bool), np.zeros(buffer.size, bool)
     for m in messages:
         sound[m.place] |= buffer[m.place] == m.values(dtype)

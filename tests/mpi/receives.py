@@ -1,4 +1,4 @@
-"""Every way to receive a message: ``RECEIVES[name](comm, into, source, tag, status)``."""
+"""Ways to receive a message: ``RECEIVES[name](comm, into, source, tag, status)``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ RECEIVES: dict[str, Callable] = {
         into, NULL, 0, source, tag
     ).Wait(status),
 }
-#: MPI 3 has no Isendrecv, and where a message is MPI's own, that is the end of it.
+#: MPI 3 has no Isendrecv, so a message that MPI carries cannot be received by it.
 HAS_ISENDRECV = MPI.Get_version() >= (4, 0)
 if not HAS_ISENDRECV:
     del RECEIVES["Isendrecv"], RECEIVES["Isendrecv_replace"]
