@@ -20,14 +20,13 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
 from libcpp.pair cimport pair
+from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from compcoll.core._cpu cimport (
-    CCoding, CCount, Coding, Compiled, Count, CSchedule, Error, exception_of, Problem,
-)
+from compcoll.core._cpu cimport Coding, Compiled, Count, Error, exception_of, Problem
+from compcoll.engine.layer cimport *
 from compcoll.engine.native cimport (
-    CEnd, CEngine, CHelp, CNeighbours, create_segment, CSegment, CSegmentAddress, CSharedMemory, open_segment,
-    Stats,
+    CEngine, CHelp, CNeighbours, create_segment, CSegment, CSegmentAddress, CSharedMemory, open_segment,
 )
 
 
@@ -174,7 +173,13 @@ def set_oversubscribed():
     engine.progress().set_oversubscribed()
 
 
-include "layer.pxi"
+include "lifecycle.pxi"
+include "library.pxi"
+include "communicators.pxi"
+include "statistics.pxi"
+include "errors.pxi"
+include "decisions.pxi"
+include "client.pxi"
 
 hook()
 _connect()

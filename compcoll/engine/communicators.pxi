@@ -1,0 +1,180 @@
+# Marked communicators.
+
+def marked_count() -> int:
+    """How many communicators are marked; for tests."""
+    return c_n_marked()
+
+
+def is_settled(comm) -> bool:
+    """Whether no message of a marked communicator is under way; for tests."""
+    cdef cbool settled
+    cdef CComm* own = marked(comm)
+    with nogil:
+        settled = own.notices.get().settled()
+    return settled
+
+
+cdef CComm* marked(comm) except NULL:
+    cdef CComm* found = c_find(handle(comm))
+    if found == NULL:
+        raise ValueError("this communicator is not marked")
+    return found
+
+
+def number_of(comm) -> int:
+    """The number of a marked communicator; 0 of any other."""
+    cdef CComm* found = c_find(handle(comm))
+    return 0 if found == NULL else found.number()
+
+
+def renew(comm, tuple settings):
+    """Give a marked communicator other settings; see `mark`. Local: all ranks do so before the same call."""
+    marked(comm).renew(settings_of(settings))
+
+
+cdef Settings settings_of(tuple given):
+    cdef Settings settings
+    settings.min_nbytes, settings.strict, settings.names, settings.threads, settings.devices = given[:5]
+    settings.plain_nbytes, settings.alike = given[5:]
+    return settings
+
+
+cdef OriginRef origin_of(comm, uint64_t key, side):
+    cdef COrigin* origin = new COrigin()
+    origin.rank, origin.size, origin.key = comm.Get_rank(), comm.Get_size(), key
+    origin.kept = keep(side)
+    return hold_origin(origin)
+
+
+def mark(comm, tuple settings, uint64_t key, side) -> int:
+    """Mark a communicator; collective.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    settings : tuple
+        (smallest message in bytes, ``strict``, whether rules look at names, whether all ranks have threads,
+        whether MPI takes memory of GPUs, smallest whole buffer on GPUs that is the engine's though it is not
+        compressed, whether one rank's memory tells where that of all lies)
+    key : int
+        The same on all ranks, and of no other communicator.
+    side : object
+        Python's side of it.
+
+    Returns
+    -------
+    int
+        Its number.
+    """
+    cdef Settings own = settings_of(settings)
+    cdef Word mine = handle(comm)
+    cdef OriginRef origin = origin_of(comm, key, side)
+    cdef CComm* made
+    with nogil:
+        made = c_mark(mine, own, origin)
+    if made == NULL:
+        raise MPI.Exception(MPI.ERR_OTHER)
+    return made.number()
+
+
+def duplicate(comm, tuple settings, uint64_t key, side, bytes words):
+    """Make a marked duplicate of a communicator, which ``words`` tell from others; collective.
+
+    Returns
+    -------
+    handle, number : int
+    """
+    cdef Settings own = settings_of(settings)
+    cdef Word mine = handle(comm)
+    cdef OriginRef origin = origin_of(comm, key, side)
+    cdef CComm* made = NULL
+    cdef string told = words
+    cdef int error
+    with nogil:
+        error = c_duplicate(mine, own, origin, told, &made)
+    check_mpi(error)
+    return made.handle, made.number()
+
+
+def find_duplicate(comm, bytes words):
+    """The handle and the key of a duplicate with the same words, in no error state; or None."""
+    cdef string told = words
+    cdef CComm* found = c_find_duplicate(handle(comm), told)
+    return None if found == NULL else (found.handle, found.origin.get().key)
+
+
+def share_duplicate(Word own):
+    """Give a duplicate that was found one user more; its handle."""
+    c_find(own).users += 1
+    return own
+
+
+def duplicates_of(comm) -> list:
+    """The numbers of the marked duplicates that were made of a communicator."""
+    return list(c_duplicates_of(handle(comm)))
+
+
+def side_of(uint64_t number):
+    """Python's side of a marked communicator; None where it has none yet."""
+    return kept.get(number)
+
+
+def lineage(uint64_t number):
+    """Where a communicator comes from: its parent's number, its ranks as that counts them, and its own key.
+
+    Returns
+    -------
+    parent : int
+    ranks : list of int
+    rank, size, key : int
+    """
+    cdef shared_ptr[CComm] comm = find_by(number)
+    if comm.get() == NULL:
+        raise ValueError(f"there is no communicator {number}")
+    return lineage_of(comm.get().origin)
+
+
+cdef lineage_of(OriginRef origin):
+    cdef const COrigin* own = origin.get()
+    parent = None
+    if own.parent.get() != NULL:
+        number = own.parent.get().kept.get().number()
+        parent = kept.get(number) or (number, lineage_of(own.parent))
+    return parent, list(own.ranks), own.rank, own.size, own.key
+
+
+def set_side(uint64_t number, side):
+    """Give a marked communicator, or one that others were made of, Python's side."""
+    kept[number] = side
+
+
+def place_of(uint64_t number):
+    """The handle of a communicator, and how many tags its calls have."""
+    cdef shared_ptr[CComm] comm = find_by(number)
+    if comm.get() == NULL:
+        raise ValueError(f"there is no communicator {number}")
+    return comm.get().handle, comm.get().tags.n()
+
+
+def note_comm(comm):
+    """Have an object of mpi4py's be null when its communicator is freed with the one that it was made of."""
+    note_object(handle(comm), <void*><uintptr_t>MPI._addressof(comm))
+
+
+def drop_comm(comm, _address_of=MPI._addressof):
+    """Forget an object of mpi4py's, which ends: compiled, so that no signal's handler runs in ``__del__``."""
+    drop_object(<void*><uintptr_t>_address_of(comm))
+
+
+def why_broken(comm) -> str:
+    """Why a communicator is in an error state; empty where it is not."""
+    cdef CComm* found = c_find(handle(comm))
+    if found == NULL or not found.broken():
+        return ""
+    return found.why_broken().decode()
+
+
+def accelerated_of(comm) -> int:
+    """Calls of a marked communicator that did not go to MPI unchanged."""
+    cdef CComm* found = c_find(handle(comm))
+    return 0 if found == NULL else found.accelerated.load()

@@ -1,0 +1,145 @@
+# Outcomes of calls, records of calls for traces, and totals.
+
+def last_of(comm):
+    """The last call of a marked communicator.
+
+    Returns
+    -------
+    str, tuple or None
+        The name of a small one; (operation, reason) of one that MPI served; (operation, way, outcome) of
+        another; `OBJECTS` of one of objects; None where there was none.
+    """
+    cdef CComm* found = c_find(handle(comm))
+    cdef int small = -1
+    cdef OutcomeRef outcome
+    if found == NULL:
+        return None
+    outcome = found.last.get(&small)
+    if outcome.get() == NULL:
+        return NAMES[small] if small >= 0 else OBJECTS if small == OBJECTS else None
+    return last_from(outcome)
+
+
+cdef last_from(OutcomeRef outcome):
+    cdef const COutcome* own = outcome.get()
+    cdef const CWay* way = own.way.get()
+    cdef Outcome told
+    name, reason = NAMES[own.name], way.reason.decode()
+    if not own.accelerated:
+        return name, reason
+    told = Outcome()
+    told.stats, told.seconds, told.base_nbytes = own.stats, own.seconds, own.base_nbytes
+    return name, Way(way.codec.decode(), way.algorithm.decode(), reason), told
+
+
+def note_objects(comm):
+    """The last call of a marked communicator was one of objects, of which Python keeps the report."""
+    marked(comm).last.note_objects()
+
+
+class Way:
+    """How a call was to be carried out: codec, algorithm, and why."""
+
+    __slots__ = ("algorithm", "codec", "reason")
+
+    def __init__(self, codec, algorithm, reason):
+        self.codec, self.algorithm, self.reason = codec, algorithm, reason
+
+
+_find_site = _take_full = None
+
+
+def record_calls(full, site=None):
+    """Have collective calls of marked communicators recorded from now on, of all languages.
+
+    Parameters
+    ----------
+    full : callable
+        Takes the records that there are, by `take_records`.
+    site : callable, optional
+        ``site(path, symbol, comm, name)`` gives a number for where the program called, and on which
+        communicator: from a function of an object of C, or, where ``path`` is None, from Python.
+    """
+    global _find_site, _take_full
+    _find_site, _take_full = site, full
+    if site is None:
+        c_record_calls(NULL, full_c)
+    else:
+        c_record_calls(site_c, full_c)
+
+
+def end_records():
+    """Record nothing any more."""
+    c_end_records()
+
+
+def take_records(*, bint open=False) -> list:
+    """The records of calls that have ended since this was asked last.
+
+    Parameters
+    ----------
+    open : bool
+        Of those as well whose requests are not complete.
+
+    Returns
+    -------
+    list of tuple
+        (method, communicator's number, ranks, bytes, whether these are sent, start, return, end, last,
+        whether it was accelerated, whether it failed, site, whether its request was not complete, calls);
+        ``last`` as of `last_of`. Where nobody asks for sites, small calls that are alike are one record,
+        whose times are added up.
+    """
+    cdef vector[CRecord] records = c_recorder.take()
+    cdef list found = [record_from(one, False) for one in records]
+    if open:
+        records = take_open_records()
+        found += [record_from(one, True) for one in records]
+    return found
+
+
+cdef tuple record_from(const CRecord& one, bint is_open):
+    cdef bint accelerated = False
+    last = NAMES[one.name] if one.small else None
+    if one.outcome.get() != NULL:
+        last, accelerated = last_from(one.outcome), one.outcome.get().accelerated
+    return (
+        METHODS[one.name][one.form], one.comm, one.size, one.nbytes, one.sends, one.start, one.returned,
+        one.end, last, accelerated, one.error != 0, one.site, is_open, one.calls
+    )
+
+
+cdef uint64_t site_c(const void* caller, uint64_t comm, const char* name) noexcept with gil:
+    cdef Dl_info info
+    path = symbol = None
+    try:
+        if dladdr(caller, &info):
+            path = os.fsdecode(info.dli_fname)
+            symbol = os.fsdecode(info.dli_sname) if info.dli_sname is not NULL else os.path.basename(path)
+        if path is not None and os.path.basename(path) == os.path.basename(MPI.__file__):
+            path = None
+        return _find_site(path, symbol, comm, os.fsdecode(name))
+    except BaseException:
+        traceback.print_exc()
+        return 0
+
+
+cdef void full_c() noexcept with gil:
+    try:
+        _take_full()
+    except BaseException:
+        traceback.print_exc()
+
+
+def totals():
+    """Calls, accelerated ones, and their bytes before and after, by operation."""
+    cdef int i
+    cdef Totals* one
+    cdef dict found = {}
+    for i in range(n_names):
+        if n_accelerated <= i < name_send:
+            continue
+        one = &c_totals[i]
+        found[NAMES[i]] = (
+            n_calls(i), one.accelerated.load(), one.raw_nbytes.load(), one.wire_nbytes.load()
+        )
+    return found
