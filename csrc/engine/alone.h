@@ -1,4 +1,4 @@
-// One operation on memory of GPUs by itself, outside of any run.
+// A single operation on GPU memory, outside of any run.
 #pragma once
 #include <memory>
 #include <vector>
@@ -10,21 +10,22 @@ namespace engine {
 
 class Alone {
  public:
-  // It comes after what the caller has started on a GPU, and in these streams of it. Frames are made there.
+  // The operation is ordered after the caller's work on `gpu`, and after these streams. Frames are made
+  // there.
   Alone(const Coding& coding, int gpu, const std::vector<void*>& streams);
   Alone(const Alone&) = delete;
   ~Alone();
 
-  // Begins to encode a block of so many dimensions into a frame of its own; to look at the header of a frame
-  // in memory of a GPU; to decode the frame, or add it; to copy bytes. A number NO_GPU stands for the host.
+  // Start one operation: encode a block into a new frame; read the header of a frame in GPU memory; decode or
+  // add that frame; copy bytes. The GPU number NO_GPU means host memory.
   void encode(void* data, uint32_t dtype, const std::vector<uint64_t>& shape, double carried, bool checksum);
   void open(void* frame, uint64_t nbytes, int gpu);
   void decode(void* data, uint32_t dtype, uint64_t n, int gpu, bool adds);
   void copy(void* to, int to_gpu, void* from, int from_gpu, uint64_t nbytes);
-  // Moves on; whether the operation has ended.
+  // Progresses; true if the operation has ended.
   bool step();
   const Error& error() const { return error_; }
-  // The frame that was made, or looked at.
+  // The frame that was encoded or opened.
   const Frame& frame() const { return frame_; }
 
  private:

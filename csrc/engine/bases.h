@@ -1,4 +1,4 @@
-// Values that a transfer carried last, on both sides: the base of its next frames (csrc/delta.h).
+// Values that a transfer carried last, kept on both sides as the base of its next frames (csrc/delta.h).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,7 +8,7 @@
 namespace compcoll {
 namespace engine {
 
-// Values that differences are to, and how a frame of these names them in its second word.
+// The values that differences are taken to, and their name: the second parameter word of such a frame.
 struct Reference {
   const uint8_t* data = nullptr;
   uint64_t nbytes = 0, name = 0;
@@ -17,14 +17,14 @@ struct Reference {
 // The values of one block.
 struct Base {
   std::vector<uint8_t> values;
-  uint32_t checksum = 0, number = 0;  // how many transfers led to them
+  uint32_t checksum = 0, number = 0;  // transfers so far
   bool known = false, counted = true;
 
   Reference reference() const {
     if (!known) return {};
     return {values.data(), values.size(), uint64_t(number) << 32 | checksum};
   }
-  // After an error the number is not known; that of the sender then is taken for it.
+  // After an error the number is unknown, and the sender's number is adopted.
   bool is_named(uint64_t name) {
     if (!known || uint32_t(name) != checksum) return false;
     if (!counted) number = uint32_t(name >> 32), counted = true;
@@ -39,8 +39,8 @@ struct Base {
   void drop() { known = counted = false; }
 };
 
-// Those of a persistent call: one for each operation that encodes or decodes. Operations are the same each
-// time that the call starts, so each finds what its counterpart on another rank has kept.
+// Bases of a persistent call, one for each operation that encodes or decodes. Every start of the call runs
+// the same operations, so each finds the values that its counterpart on another rank has kept.
 class Bases {
  public:
   void prepare(size_t n_ops) { bases_.resize(n_ops); }

@@ -1,4 +1,4 @@
-// Seconds of a clock that never goes back.
+// Seconds of a monotonic clock.
 #pragma once
 #include <chrono>
 

@@ -1,4 +1,4 @@
-// Blocks to frames and back: what one operation does with the codecs of csrc/abi.h.
+// Blocks to frames and back: how one operation uses the codecs of csrc/abi.h.
 #pragma once
 #include <atomic>
 #include <limits>
@@ -14,24 +14,24 @@
 namespace compcoll {
 namespace engine {
 
-// A frame in scratch memory; one without data is poisoned: something that it depends on failed.
+// A frame in scratch memory. A frame without data is poisoned: something that it depends on failed.
 struct Frame {
   uint8_t* memory = nullptr;
-  uint64_t room = 0;  // bytes that were asked for of the allocator; 0 of memory that is not its affair
-  Allocator* allocator = nullptr;  // the pool, if none is named
+  uint64_t room = 0;  // bytes requested from the allocator; 0 if it does not own the memory
+  Allocator* allocator = nullptr;  // null: the pool
   uint64_t nbytes = 0;  // of the whole frame
   Header header = {};
-  bool settled = false;  // its values stand already where encoding was asked to put them
-  Gpu* gpu = nullptr;  // that it lies on
-  bool lent = false;  // by another process
-  uint64_t came = 0;  // bytes of the message in which it came
-  bool checked = true;  // whether it gets a checksum: memory that processes share is no wire
+  bool settled = false;  // true if encoding has already written the decoded values where it was asked to
+  Gpu* gpu = nullptr;  // null: in host memory
+  bool lent = false;  // memory of another process
+  uint64_t came = 0;  // bytes of the message that carried it
+  bool checked = true;  // false if it has no checksum, as in memory that processes share
 
   bool poisoned() const { return !nbytes; }
   double bound() const { return nbytes ? header.bound : 0; }
 };
 
-// Kinds of errors; compcoll/core/frames.pxi and compcoll/engine/_engine.pyx make exceptions of them.
+// Kinds of errors; compcoll/core/frames.pxi and compcoll/engine/_engine.pyx turn them into exceptions.
 enum class Problem : int32_t {
   NONE,
   HEADER,
@@ -46,29 +46,29 @@ enum class Problem : int32_t {
   INTERRUPTED,
   BASE,
   DEVICE,
-  MESSAGES,  // another rank has sent more or fewer of them than this one expects
-  REFUSED,  // another rank has ended the call before its time
+  MESSAGES,  // another rank has sent more or fewer messages than this one expects
+  REFUSED,  // another rank has given up the call
 };
 
 struct Error {
   Problem problem = Problem::NONE;
   int64_t status = 0;  // HEADER: a Damage; PAYLOAD: the codec's; MPI: the error's code
-  uint64_t expected = 0;  // MISMATCH: elements, and their type
+  uint64_t expected = 0;  // MISMATCH: number of elements, and their type
   uint32_t expected_dtype = 0;
   Header header = {};  // of the frame that was read
-  uint8_t bytes[HEADER_NBYTES] = {};  // HEADER: what came in its place
+  uint8_t bytes[HEADER_NBYTES] = {};  // HEADER: the bytes found in its place
   uint64_t available = 0;
   DeviceFault fault;  // DEVICE
 
   explicit operator bool() const { return problem != Problem::NONE; }
 };
 
-// Codecs that are not in the table. They return what the functions of csrc/abi.h do, or FAILED, when
-// `context` has kept the exception.
+// Codecs outside the table. They return what the functions of csrc/abi.h return, or FAILED if `context` has
+// kept an exception.
 struct Callbacks {
   static constexpr int64_t FAILED = INT64_MIN;
   void* context = nullptr;
-  // Gives the header its codec, params and bound; `dst` has room for SLACK bytes more than `src` has.
+  // Fills in the header's codec, params and bound; `dst` has room for SLACK bytes more than `src`.
   int64_t (*encode)(void* context, uint64_t attempt, Header* header, const void* src, void* dst) = nullptr;
   int64_t (*decode)(void* context, const Frame& frame, void* dst) = nullptr;
 };
@@ -76,16 +76,16 @@ struct Callbacks {
 // The codecs to try in turn for a block.
 struct Attempt {
   static constexpr int32_t CHOOSE = -1, CALLBACK = -2;
-  int32_t codec;  // its place in the table, or one of the above: `lossless` chooses others by the data
+  int32_t codec;  // index in the table, or one of the above; `lossless` chooses a codec by the data
   uint64_t params[3][2];  // for blocks of 1, 2 and 3 dimensions
 };
 
-// Seconds for a byte of values, by kinds of operations: the least of late, since others may have run on the
-// core meanwhile.
+// Seconds per byte of values, by kind of operation: a recent minimum, since other threads may have shared the
+// core.
 class Pace {
  public:
   static constexpr int n_kinds = ADD + 1;
-  // Seconds of operations of a kind on so many bytes together; NaN if none has been timed.
+  // Seconds for operations of a kind on `nbytes` bytes in all; NaN if none has been timed.
   double seconds(int kind, uint64_t nbytes) const { return nbytes ? of_byte_[kind] * double(nbytes) : 0; }
   void note(int kind, double seconds, uint64_t nbytes) {
     const double of_byte = seconds / double(nbytes), least = of_byte_[kind];
@@ -98,23 +98,23 @@ class Pace {
 };
 
 struct Coding {
-  const Level* const* level = nullptr;  // the one in use
+  const Level* const* level = nullptr;  // the level in use
   uint32_t dtype = 0;
   bool lossless = true;
-  bool parts = false;  // whether real numbers are parts of complex ones, whose errors bounds are then
-  bool plain = false;  // whether frames have no checksum, as messages of MPI have none
+  bool parts = false;  // true if the real numbers are parts of complex ones, to whose errors the bounds apply
+  bool plain = false;  // true if frames have no checksum, like MPI's own messages
   std::vector<Attempt> attempts;
   Callbacks callbacks;
-  Pace* pace = nullptr;  // of all calls with this codec, if anybody keeps it
+  Pace* pace = nullptr;  // shared by all calls with this codec; may be null
 };
 
-// The type in which sums are formed.
+// The type in which values are summed.
 constexpr uint32_t wide(uint32_t dtype) {
   return dtype == FLOAT16 || dtype == BFLOAT16 ? uint32_t(FLOAT32) : dtype;
 }
 
-// A block's memory, and its shape as in BlockRef. With a layout `data` is its origin, and `first` the packed
-// bytes before the block: only csrc/engine/dense.h takes such a one.
+// A block's memory, with a shape as in BlockRef. With a layout, `data` is the layout's origin and `first` the
+// number of packed bytes before the block; only csrc/engine/dense.h accepts such a span.
 struct Span {
   uint8_t* data;
   uint64_t n;
@@ -122,7 +122,7 @@ struct Span {
   uint64_t plane = 0, row = 0;
   const Layout* layout = nullptr;
   uint64_t first = 0;
-  bool past_cache = false;  // whether it is written once, and too large to be in the cache afterwards
+  bool past_cache = false;  // true if it is written once and is too large to stay in the cache
 
   uint64_t nbytes() const { return n * itemsize(dtype); }
   uint32_t ndim() const { return !row ? 1 : plane == row ? 2 : 3; }
@@ -133,7 +133,7 @@ struct Span {
   }
 };
 
-// Where a frame's values are to be put while it is encoded, if anywhere.
+// Where encoding writes the values that the frame decodes to; nowhere if `data` is null.
 struct Values {
   Values(uint8_t* data = nullptr, bool past_cache = false) : data(data), past_cache(past_cache) {}
   uint8_t* data;
@@ -142,40 +142,41 @@ struct Values {
 
 class Coder {
  public:
-  // `terms`: of the sums that frames go into; 0 where there are none.
+  // `terms`: number of terms of the sums that frames are added into; 0 if there are none.
   Coder(const Coding& coding, Pool& pool, int32_t terms = 0)
       : coding_(coding), level_(**coding.level), pool_(pool), terms_(terms) {}
 
-  // `into` may be the block itself; its data are null where nobody asks for the frame's values. The values
-  // are kept as `base`, if there is one, and are encoded by their differences to those that it had.
+  // `into` may be the block itself; its data are null if the decoded values are not needed. With a `base`,
+  // encodes the differences to the base's values, and keeps the new values in it.
   Error encode(Span block, double carried, Span into, Frame* frame, Base* base = nullptr);
-  // The same where the frame has memory, and its header type and shape. `values` gets what the frame decodes
-  // to if that comes on the way; it may be null, or `data`.
+  // Like the above, for a frame that has memory and a header with type and shape. `values` receives what the
+  // frame decodes to if the encoder computes it anyway; it may be null, or `data`.
   Error encode(const uint8_t* data, double carried, Values values, Frame* frame, const Reference& base);
   Error decode(const Frame& frame, Span into, Base* base = nullptr);
-  // `error`: what the values are off by, which grows.
+  // Adds to `error`, the largest error of the values in `into`.
   Error decode_add(const Frame& frame, Span into, double* error);
   // Decodes or adds a frame that fits.
   Error decode(const Frame& frame, Span into, bool adding, const Reference& base);
   Error add(const Frame& frame, const Frame& other, Span like, Frame* sum);
-  // Overwrites a block, widening or rounding where the types differ; what rounding is off by.
+  // Overwrites a block, widening or rounding if the types differ; returns the rounding error.
   double copy(Span block, Span into);
-  // A frame of `nbytes` bytes that has this header; poisoned where there are none.
+  // Reads the header of a message of `nbytes` bytes; the frame is poisoned if there are none.
   Error received(const uint8_t* header, uint64_t nbytes, Frame* frame);
-  // Whether a frame can be decoded into such a block, or added to it.
+  // True if a frame can be decoded into this block, or added to it.
   bool fits(const Frame& frame, Span into, bool adds, Error* error);
 
-  // Whether values of at most this magnitude that are off by so much may make a sum infinite that is not;
-  // and whether the magnitude has to be known for that.
+  // overflows: true if an error of `bound` in values of at most this magnitude may turn a finite sum
+  // infinite.
+  // may_overflow: true if this depends on the magnitude.
   bool overflows(double bound, double largest) const;
   bool may_overflow(double bound) const;
   double modulus(double bound) const { return modulus_bound(coding_.parts, bound); }
   const Coding& coding() const { return coding_; }
   const Level& level() const { return level_; }
   bool sums() const { return terms_ > 0; }
-  // The place of a codec in the table.
+  // A codec's index in the table.
   int32_t index_of(uint64_t name) const;
-  // The codec that `lossless` has chosen, as it says in these parameters.
+  // The codec that `lossless` chose, from the parameters in a header.
   Attempt chosen(const uint64_t* params) const;
 
  private:

@@ -1,7 +1,7 @@
-// NVIDIA's driver by its own functions, and what the process has of each GPU.
+// NVIDIA's driver through its own functions, and this process's resources on each GPU.
 //
-// The library is opened by its name, so that neither a toolkit nor a GPU is needed to build or to load this.
-// Nothing here begins to use a GPU: contexts are those that the program has made already.
+// The library is opened by name, so neither a toolkit nor a GPU is needed to build or load this code. No
+// context is created here: only contexts that the program has already made are used.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -18,9 +18,9 @@
 namespace compcoll {
 namespace engine {
 
-using Address = uint64_t;  // of memory of a device
+using Address = uint64_t;  // device memory
 
-// Functions of the driver, each with its name there.
+// Functions of the driver, with their symbols.
 #define COMPCOLL_DRIVER(X)                                                                                 \
   X(get_error_name, "cuGetErrorName", int, const char**)                                                   \
   X(device_get, "cuDeviceGet", int*, int)                                                                  \
@@ -49,15 +49,15 @@ using Address = uint64_t;  // of memory of a device
   X(launch, "cuLaunchKernel", void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
     void*, void**, void**)
 
-// CUDA_MEMCPY2D, of rows from the host to a device.
+// CUDA_MEMCPY2D for rows from the host to a device.
 struct RowsToDevice {
   size_t from_x = 0, from_y = 0;
-  int from_type = 1;  // the host's
+  int from_type = 1;  // host
   const void* from = nullptr;
   Address from_device = 0;
   void* from_array = nullptr;
   size_t from_pitch = 0, to_x = 0, to_y = 0;
-  int to_type = 2;  // a device's
+  int to_type = 2;  // device
   void* to_host = nullptr;
   Address to = 0;
   void* to_array = nullptr;
@@ -70,15 +70,15 @@ struct Driver {
 #undef COMPCOLL_FUNCTION
 };
 
-// Null where there is none.
+// Null if there is no driver.
 const Driver* driver();
 
-// Number of the GPU that memory lies on; NO_GPU for the host's, managed memory, and all memory in a process
-// that has not begun to use a GPU.
+// Number of the GPU that memory lies on; NO_GPU for host and managed memory, and for all memory in a process
+// that does not use a GPU yet.
 constexpr int NO_GPU = -1;
 int gpu_of(const void* memory);
 
-// What a function of the driver has returned in place of success.
+// The driver's error code, and the function that returned it.
 struct DeviceFault {
   int code = 0;
   const char* function = "";
@@ -87,9 +87,8 @@ struct DeviceFault {
   std::string text() const;
 };
 
-// Memory in pieces of four sizes an octave, kept for whoever needs at least half as much again. Fresh memory is
-// asked for, and idle memory given back, only where there is no piece that fits: the driver may wait for all of
-// a GPU then.
+// Memory in pieces of four sizes per octave. A piece is reused for requests of at least half its size. Memory
+// is allocated, and idle memory freed, only if no piece fits: the driver may wait for the whole GPU then.
 class Arena : public Allocator {
  public:
   Arena(uint64_t unit, uint64_t keep_nbytes) : unit_(unit), keep_nbytes_(keep_nbytes) {}
@@ -112,33 +111,33 @@ class Arena : public Allocator {
   uint64_t idle_nbytes_ = 0;
 };
 
-// A kernel, and how many of a job's values a block of threads takes in one go.
+// A kernel, and how many of a job's values a block of threads processes at once.
 struct Kernel {
   void* function = nullptr;
   uint32_t per_block = 1, threads = 1;
-  bool by_nbytes = false;  // of the payload, that is
+  bool by_nbytes = false;  // true if it counts payload bytes instead
 };
 
-// A GPU of this process, for good.
+// A GPU of this process; never freed.
 class Gpu {
  public:
-  // One that the driver does not give has failed.
+  // Never null: a GPU that the driver does not provide is marked as failed.
   static Gpu* of(int number);
   Gpu(const Gpu&) = delete;
 
   const int number;
-  // Blocks of 128 threads that fill it.
+  // Number of blocks of 128 threads that fill the GPU.
   uint32_t max_grid() const { return max_grid_; }
 
-  // The first error; from then on no function of the driver is called.
+  // The first error; after it, no function of the driver is called.
   DeviceFault fault() const;
   bool failed() const { return failed_; }
-  // Notes what a function has returned; whether that is success.
+  // Records the result of a driver call; true if it succeeded.
   bool check(int code, const char* function);
 
-  // Put something into a stream, under this GPU's context; nothing of a GPU that has failed.
+  // Enqueue into a stream, in this GPU's context; no-ops after a failure.
   void to_device(Address to, const void* from, uint64_t nbytes, void* stream);
-  // Rows that lie as far apart on both sides.
+  // Rows with the same stride on both sides.
   void rows_to_device(Address to, const uint8_t* from, uint64_t nbytes, uint64_t rows, int64_t stride,
                       void* stream);
   void to_host(void* to, Address from, uint64_t nbytes, void* stream);
@@ -147,17 +146,17 @@ class Gpu {
   void launch(const Kernel& kernel, unsigned grid_x, unsigned grid_y, Address jobs, void* stream);
   void record(void* event, void* stream);
   void wait_for(void* event, void* stream);
-  // Whether an event has come; of a GPU that has failed all have.
+  // True if an event has completed; always true after a failure.
   bool has_come(void* event);
 
-  // Streams and events are given out again when they come back.
+  // Streams and events are reused after they are put back.
   void* take_stream();
   void put_stream(void* stream) { put(&streams_, stream); }
   void* take_event();
   void put_event(void* event) { put(&events_, event); }
   Allocator& memory() { return memory_; }
 
-  // Kernels by their names, which Python has compiled for it; null where there is none of this name.
+  // Kernels by name, as compiled by Python for this GPU; null if there is no such kernel.
   void add_kernel(const std::string& name, void* function);
   void* find_kernel(const std::string& name);
   // Changes whenever a kernel is added.
@@ -192,7 +191,7 @@ class Gpu {
   Memory memory_;
 };
 
-// Makes a GPU's context this thread's current one, and captures of other threads none of its affair.
+// Makes a GPU's context current in this thread, where stream captures of other threads then forbid no calls.
 class Within {
  public:
   Within() = default;
@@ -207,15 +206,15 @@ class Within {
   int mode_ = 0;
 };
 
-// Memory of the host that GPUs reach by themselves; once the driver has none left, memory that they do not.
+// Pinned host memory, which GPUs access directly; pageable memory once the driver has none left.
 class Pinned : public Arena {
  public:
   Pinned() : Arena(4096, 512 << 20) {}
-  // Allocates in a GPU's context from now on. `maps`: whether it reaches memory that was added as the host does.
+  // Allocates in this GPU's context from now on. `maps`: the GPU reaches added memory at its host addresses.
   void use(Gpu* gpu, bool maps);
-  // True if memory from here, or within what was added, is such that kernels reach by its address.
+  // True if kernels can access this memory, allocated here or added, at its address.
   bool is_mapped(const uint8_t* memory);
-  // Adds memory that others have allocated, for good; false if the driver does not allow it.
+  // Adds memory allocated elsewhere, for good; false if the driver refuses.
   bool add(uint8_t* memory, uint64_t nbytes);
   bool has_added(const uint8_t* memory);
 
@@ -233,29 +232,29 @@ class Pinned : public Arena {
 };
 Pinned& pinned();
 
-// Events behind what the caller has started on GPUs, recorded in its thread.
+// Events recorded in the caller's thread, after the work that it has submitted to GPUs.
 class Marks {
  public:
   Marks() = default;
   ~Marks();
   Marks(const Marks&) = delete;
-  // Behind the current streams of the caller, and more; false where one of them is being captured, or the
-  // GPU has failed.
+  // Records after the caller's current streams and `more`; false if one of them is being captured, or the GPU
+  // has failed.
   bool record(Gpu* gpu, DeviceFault* fault, const std::vector<void*>& more = {});
-  // Has a stream of this or another GPU come after all of them.
+  // Makes a stream of this or another GPU wait for all of the events.
   void precede(Gpu* gpu, void* stream) const;
 
  private:
   std::vector<std::pair<Gpu*, void*>> events_;
 };
 
-// Adds the current stream of a library that this is not told by the driver; CuPy's needs Python.
+// Adds the current stream of a library whose stream the driver does not know; for CuPy's this needs Python.
 using FindStream = void (*)(int gpu, std::vector<void*>* streams);
 void set_find_stream(FindStream find);
 // The caller's current streams on a GPU.
 std::vector<void*> current_streams(int gpu);
 
-// The code of a fault for a stream that is being captured.
+// Fault code for a stream that is being captured.
 constexpr int CAPTURING = -1;
 
 }  // namespace engine

@@ -1,4 +1,4 @@
-// A block side by side: as it lies in memory, or a copy where its layout has gaps.
+// A block in contiguous memory: the block itself, or a copy if its layout has gaps.
 #pragma once
 #include "coding.h"
 #include "layout.h"
@@ -9,7 +9,7 @@ namespace engine {
 
 class Dense {
  public:
-  // `reads`: whether its values are wanted.
+  // `reads`: the block's values are needed.
   Dense(Pool& pool, const Span& block, bool reads) : pool_(pool), block_(block), span_(block) {
     span_.layout = nullptr;
     if (!block.layout || !block.data) return;
@@ -25,7 +25,7 @@ class Dense {
   Dense(const Dense&) = delete;
 
   const Span& span() const { return span_; }
-  // Puts values that were written to the copy to where they belong.
+  // Copies values written to the copy back to the block.
   void store() const {
     if (copy_) scatter(*block_.layout, block_.data, block_.first, block_.first + block_.nbytes(), copy_);
   }

@@ -1,10 +1,10 @@
-// Operations of a run on memory of GPUs: launches, copies and events, moved on by the thread that steps the
+// Operations of a run on GPU memory: launches, copies and events, progressed by the thread that steps the
 // run, which never waits for a GPU.
 //
-// Operations of one kind that are ready together are one launch, and the jobs of all launches of a step are one
-// copy to the device: each such copy costs a GPU that several ranks share a turn of its compute engine. Frames
-// are staged through pinned memory of the host, from where MPI sends them, or stay on the device for an MPI
-// that takes them there. Blocks without kernels are copied to the host, coded there, and copied back.
+// Ready operations of one kind share a launch, and the jobs of all launches in a step share one copy to the
+// device: if several ranks share a GPU, each such copy costs a turn of its compute engine. Frames are staged
+// in pinned host memory, from where MPI sends them, or stay on the device if MPI accepts device memory.
+// Blocks without kernels are copied to the host, coded there, and copied back.
 #pragma once
 #include <deque>
 #include <memory>
@@ -17,78 +17,78 @@
 namespace compcoll {
 namespace engine {
 
-// An operation, with the memory that it is about. Without a GPU a block is the host's.
+// An operation and its memory. Blocks without a GPU are in host memory.
 struct DeviceOp {
   int32_t op = NONE;
-  Kind kind = COPY;  // also RECV of a frame whose header is on the device
-  Span block = {}, into = {};  // COPY: from the first to the second
+  Kind kind = COPY;  // also RECV, for a frame whose header is on the device
+  Span block = {}, into = {};  // COPY: from `block` to `into`
   Gpu *gpu = nullptr, *into_gpu = nullptr;
   Frame *frame = nullptr, *other = nullptr, *made = nullptr;
   Base* base = nullptr;
   double carried = 0;  // ENCODE: the error of the block's values
-  bool inside = false;  // coded for the ranks of a node
-  bool taken = false;  // ENCODE: the owner takes the values of the frame
+  bool inside = false;  // coded for ranks of the same node
+  bool taken = false;  // ENCODE: the owner needs the values of the frame
 };
 
-// One that has ended.
+// A completed operation.
 struct DeviceDone {
   int32_t op;
   Error error;
-  double bound;  // what it adds to the error of a block
+  double bound;  // added to the error of a block
 };
 
 class DeviceWork {
  public:
-  // `marks` come before all of it. `direct`: frames of blocks on a device stay there.
+  // All work comes after `marks`. `direct`: frames of blocks on a device stay there.
   DeviceWork(Coder& coder, Coder& inside, Pool& pool, std::shared_ptr<Marks> marks, bool direct);
   ~DeviceWork();
   DeviceWork(const DeviceWork&) = delete;
 
   bool direct() const { return direct_; }
   void begin(const DeviceOp& op) { begun_.push_back(op); }
-  // Starts what has begun, and takes what has ended; whether anything moved.
+  // Starts new operations and collects completed ones; true if anything moved.
   bool step(std::vector<DeviceDone>* done);
-  // Operations under way.
+  // Operations in flight.
   size_t under_way() const { return begun_.size() + all_.size() - idle_.size(); }
 
  private:
   enum class Verb { ENCODE, DECODE, DECODE_ADD, SUM, CONVERT, FIND_LARGEST, GATHER };
-  // The kernels of an operation.
+  // Kernels for an operation.
   struct Plan {
     Gpu* gpu;
     Verb verb;
     uint64_t packed, words[2];
     uint32_t dtype, ndim;
-    uint64_t generation;  // of the GPU's kernels, when they were looked up
+    uint64_t generation;  // of the GPU's kernels at look-up
     std::string codec;
-    bool complete;  // whether there are kernels, and all are loaded
+    bool complete;  // true if there are kernels, and all are loaded
     std::vector<Kernel> kernels;
-    // True if one pass over the payload is enough, checksum included.
+    // True if one pass over the payload is enough, including the checksum.
     bool in_one_go() const;
   };
   struct Machine;
   struct Lane;
 
-  // Results, jobs and zeroed scratch memory of several launches, in pinned memory and on the device.
+  // Results, jobs and zeroed scratch memory of several launches, both in pinned memory and on the device.
   struct Upload {
     Gpu* gpu;
     uint8_t *host, *device;
     uint64_t nbytes, used;
     size_t users;
-    Lane* lane;  // whose stream has the copy; null before
-    void* event;  // behind the copy
+    Lane* lane;  // its stream has the copy; null before the copy
+    void* event;  // recorded after the copy
   };
   struct Launch {
     const Plan* plan;
     std::vector<Machine*> machines;
     Upload* upload;
-    uint64_t first;  // offset of its results there
+    uint64_t first;  // offset of its results in the upload
     size_t n_jobs, users;
     Lane* lane;
-    uint8_t* memory;  // of the device: samples, or scratch memory that is too large for the upload
-    uint64_t nbytes;  // of that
-    Address scratch;  // there, or in the upload
-    bool clears;  // whether the former has to be zeroed
+    uint8_t* memory;  // device memory for samples, or for scratch memory that is too large for the upload
+    uint64_t nbytes;  // of `memory`
+    Address scratch;  // in `memory` or the upload
+    bool clears;  // true if the scratch in `memory` has to be zeroed
     std::vector<uint8_t*> staged;  // pinned copies of frames
     Gpu& gpu() const { return *plan->gpu; }
     Result* results() const { return reinterpret_cast<Result*>(upload->host + first); }
@@ -97,36 +97,36 @@ class DeviceWork {
     Address jobs_at() const { return results_at() + n_jobs * sizeof(Result); }
   };
 
-  // Where an operation stands: begun, or waiting for an event behind what is named.
+  // State of an operation: begun, or waiting for the event after the named step.
   enum class State { BEGUN, SAMPLE, SIZE, FRAME, MAGNITUDE, VALUES, HEADER, DOWN, UP };
   struct Machine {
     DeviceOp op;
     State state;
     Coder* coder;
-    const Attempt *at, *end;  // ENCODE: the codecs to try
-    Attempt own[2];  // those that were chosen
-    bool refused;  // one has, whose place a lossless one takes
+    const Attempt *at, *end;  // ENCODE: codecs to try
+    Attempt own[2];  // codecs chosen for this block
+    bool refused;  // a codec has refused the values, so a lossless one is used
     int64_t status;
     const Plan* plan;
     Launch* launch;
     size_t job;
-    uint8_t* memory;  // of the device, of payloads
+    uint8_t* memory;  // device memory for payloads
     uint64_t memory_nbytes;
     uint8_t *staged, *header;  // pinned
-    const uint8_t* payloads[2];  // on the host, of frames that are decoded or added
-    uint64_t nbytes;  // of the frame; 0 before that is known
-    uint64_t fetched;  // bytes of the frame that are on the host
-    bool maps;  // ENCODE: kernels write the frame to memory of the host
+    const uint8_t* payloads[2];  // on the host, of frames to decode or add
+    uint64_t nbytes;  // of the frame; 0 until known
+    uint64_t fetched;  // bytes of the frame already on the host
+    bool maps;  // ENCODE: kernels write the frame directly to host memory
     uint64_t sample;  // offset of the block's sample
     double bound;
-    bool clears;  // DECODE: values are added to zeros
+    bool clears;  // DECODE: add the values to zeros
   };
   struct Waiting {
     void* event;
-    Machine* machine;  // or all of the launch
+    Machine* machine;  // null: all machines of the launch
     Launch* launch;
   };
-  // A stream, and what waits for its events in their order.
+  // A stream, and the waiters for its events in order.
   struct Lane {
     Gpu* gpu;
     void* stream;
@@ -152,7 +152,7 @@ class DeviceWork {
   void release(Machine* machine);
   void release(Upload* upload);
   void fall_back(const std::vector<Machine*>& group);
-  // Fills in the jobs of operations of one plan; takes all memory that they need.
+  // Fills in the jobs of operations with the same plan, and allocates the memory they need.
   Launch* describe(const std::vector<Machine*>& group);
   static void describe_header(const Machine& machine, Job* job, Result* result);
   Launch* describe_encodes(const std::vector<Machine*>& group);
@@ -162,7 +162,7 @@ class DeviceWork {
   Launch* describe_samples(const std::vector<Machine*>& group);
   Launch* describe_largest(const std::vector<Machine*>& group);
   const uint8_t* payload_of(Launch* launch, const Frame& frame);
-  // Puts a launch into a stream, behind the copy of its jobs.
+  // Enqueues a launch into a stream, after the copy of its jobs.
   void issue(Launch* launch);
   void issue_encodes(Launch* launch);
   void issue_decodes(Launch* launch);
@@ -171,7 +171,7 @@ class DeviceWork {
   void send_jobs(Launch* launch);
   static bool is_mapped(const Plan& plan, const Frame& frame);
   static void send_payload(const Launch& launch, const Frame& frame, const uint8_t* payload, Address to);
-  // Of kernels that form checksums, those that are wanted; or these alone.
+  // Launches the kernels; those that form checksums only if `sums_up`, and no others if `only_sums_up`.
   void launch_kernels(Launch* launch, const Plan& plan, size_t first, size_t n, bool sums_up = true,
                       bool only_sums_up = false);
   void find_largest(Launch* launch);
@@ -212,7 +212,7 @@ class DeviceWork {
   Pool& pool_;
   const std::shared_ptr<Marks> marks_;
   const bool direct_;
-  Within* within_ = nullptr;  // of the thread that steps
+  Within* within_ = nullptr;  // the stepping thread's
   std::vector<DeviceOp> begun_;
   std::vector<std::unique_ptr<Machine>> all_;
   std::vector<Machine*> idle_, pending_, copies_, group_;
@@ -221,9 +221,10 @@ class DeviceWork {
   std::vector<Launch*> idle_launches_, described_;
   std::vector<std::unique_ptr<Upload>> uploads_;
   std::vector<Upload*> idle_uploads_;
-  Upload* open_ = nullptr;  // that has not been sent
-  std::vector<std::pair<const Plan*, double>> ratios_;  // of the last frames whose size was not known before
-  uint64_t in_flight_ = 0;  // bytes of devices that launches and their operations have
+  Upload* open_ = nullptr;  // not sent yet
+  std::vector<std::pair<const Plan*, double>> ratios_;  // of recent frames whose size was not known in
+                                                        // advance
+  uint64_t in_flight_ = 0;  // device bytes used by launches and their operations
   std::vector<DeviceDone>* done_ = nullptr;
 };
 

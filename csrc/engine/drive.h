@@ -1,4 +1,4 @@
-// Waiting for tasks: by the thread that called, or by one of the engine's own.
+// Waiting for tasks, in the calling thread or in the progress thread.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -14,12 +14,12 @@
 namespace compcoll {
 namespace engine {
 
-// How a wait ended. LATER: the time is up, and the tasks go on. After TIMEOUT, INTERRUPTED and BROKEN, MPI
-// may still write to the task's memory.
+// How a wait ended. LATER: the time limit has passed, and the tasks continue. After TIMEOUT, INTERRUPTED and
+// BROKEN, MPI may still write to the task's memory.
 enum class End : int { DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER };
 
-// Time to rest between two looks: none at first, when the thread only yields; then more and more, since a
-// thread that yields leaves other threads half of a core only.
+// Pauses between polls: first only yields, then sleeps for longer and longer, because a thread that keeps
+// yielding takes half a core from other threads.
 class Backoff {
  public:
   Backoff(double seconds, double spinning) : most_(seconds), spinning_(spinning) {}
@@ -47,20 +47,20 @@ class PendingTask {
   End end() const { return end_; }  // once it has ended
   bool is_long() const { return task_->is_long(); }
   bool is_on_device() const { return task_->is_on_device(); }
-  // Least seconds that the progress thread rests between two looks at it.
+  // Minimum pause of the progress thread between two polls of this task, in seconds.
   double rest() const { return rest_; }
   void poll_without_rest() { rest_ = 0; }
-  // True if threads wait for it: they progress it in place of the progress thread.
+  // True if threads wait for this task; they progress it instead of the progress thread.
   bool has_waiters() const { return n_waiters_ > 0; }
   void add_waiters(int n) { n_waiters_ += n; }
 
  protected:
-  // Called once, by the thread that has ended the task, before `ended()` is true.
+  // Called once, before `ended()` becomes true, by the thread that ends the task.
   virtual void finished() noexcept = 0;
-  // True if the task ends with TIMEOUT when nothing has moved for too long.
+  // True if the task ends with TIMEOUT after no progress for too long.
   virtual bool may_stall() { return true; }
   void end_with(End end) noexcept;
-  const std::shared_ptr<Task>& task() const { return task_; }  // null unless it was submitted
+  const std::shared_ptr<Task>& task() const { return task_; }  // null before submission
 
  private:
   friend class Progress;
@@ -76,8 +76,8 @@ class PendingTask {
 
 using PendingTasks = std::vector<PendingTask*>;
 
-// Progresses pending tasks, in a thread that sleeps when there are none; without a thread, in calls of `step`
-// and `wait`.
+// Progresses pending tasks, in a thread that sleeps when there are none, or without a thread in calls of
+// `step` and `wait`.
 class Progress {
  public:
   Progress(bool threaded, double stall_seconds, ThreadMain main = run_loop)
@@ -96,19 +96,19 @@ class Progress {
   void step_all();
   // Like `step()`, but does nothing if the thread runs.
   bool step_alone() { return !running_ && step(); }
-  // Progresses the tasks that are waited for until `reached`, for `limit` seconds at most.
+  // Progresses `waited` until `reached` returns true, for `limit` seconds at most.
   End wait(const PendingTasks& waited, const std::function<bool()>& reached, double limit,
            const std::function<bool()>& interrupted);
   // Seconds for which a caller that waits for tasks yields before it sleeps.
   double spinning(bool any_is_long) const;
-  // The node has more ranks than cores from now on.
+  // Declares that the node has more ranks than cores.
   void set_oversubscribed() { oversubscribed_ = true; }
-  // Ends the thread. Tasks under way are not progressed any more.
+  // Ends the thread. Tasks in flight are not progressed any more.
   void stop();
 
  private:
   static constexpr size_t all_of_them = ~size_t(0);
-  // Adds a waiter to tasks, during its lifetime.
+  // Counts as a waiter for these tasks during its lifetime.
   struct Attendance {
     Attendance(Progress& progress, const PendingTasks& waited) : progress(progress), waited(waited) {
       progress.add_waiters(waited, 1);
@@ -143,7 +143,8 @@ class Progress {
 };
 
 // Progresses tasks until all are done, nothing has moved for `stall_seconds`, or `limit` seconds have passed;
-// and those of `progress` if that has no thread. Asks `interrupted` every so often while it waits.
+// also progresses the tasks of `progress` if it has no thread. Calls `interrupted` now and then while
+// waiting.
 End drive(const std::vector<Task*>& tasks, double limit, double stall_seconds, Progress& progress,
           const std::function<bool()>& interrupted);
 

@@ -1,21 +1,21 @@
 // Runs schedules of any number of communicators at once, without Python.
 //
-//   engine.h     what the process has: scratch memory, threads
-//   schedule.h   what to do, made by compcoll/schedule
-//   run.h        one schedule under way, and run_device.cpp its part on devices
-//   device.h     what is done on GPUs, by kernels.h and cuda.h: NVIDIA's driver
-//   coding.h     one operation: codecs, frames, sums
-//   layout.h     values that do not lie side by side, and dense.h what they are copied to
-//   frame.h      a frame's header
-//   bases.h      what persistent calls carried last
-//   wire.h       messages, mpi.h those of MPI, and node_wire.h those inside a node
-//   segment.h    a process's part of the memory that those of a node share
-//   shared_memory.h that memory: frames that one process makes and others read
-//   workers.h    threads that encode and decode, where free_cores.h finds room for them
-//   thread.h     how threads begin
-//   drive.h      who moves tasks on
-//   task_group.h several tasks as one
-//   pool.h       scratch memory
+//   engine.h         resources of the process: scratch memory, threads
+//   schedule.h       operations and their dependencies, made by compcoll/schedule
+//   run.h            one schedule in flight, with its GPU part in run_device.cpp
+//   device.h         operations on GPUs, through kernels.h and cuda.h (NVIDIA's driver)
+//   coding.h         one operation: codecs, frames, sums
+//   layout.h         values that are not contiguous; dense.h: contiguous copies of them
+//   frame.h          a frame's header
+//   bases.h          values that persistent calls carried last
+//   wire.h           messages; mpi.h: through MPI; node_wire.h: within a node
+//   segment.h        a process's part of a node's shared memory
+//   shared_memory.h  frames in that memory, written by one process and read by others
+//   workers.h        threads that encode and decode while free_cores.h finds free cores
+//   thread.h         starting threads
+//   drive.h          progress and waiting
+//   task_group.h     several tasks as one
+//   pool.h           scratch memory
 #pragma once
 #include "drive.h"
 #include "mpi.h"
@@ -29,27 +29,27 @@ namespace engine {
 
 class Engine {
  public:
-  // `threaded`: whether threads of the engine may call MPI. `stall_seconds`: seconds without any message
-  // after which a wait is given up. `main` runs the loops of its threads.
+  // `threaded`: threads of the engine may call MPI. `stall_seconds`: a wait is given up after so many seconds
+  // without any message. `main` runs the loops of the engine's threads.
   Engine(bool threaded, double stall_seconds, ThreadMain main = run_loop);
   ~Engine() { stop(); }
 
-  // Has `n` threads that encode and decode. While nothing is under way.
+  // Uses `n` threads that encode and decode. Only allowed while nothing is in flight.
   void set_workers(int n, Help help = Help::FREE);
   std::shared_ptr<Run> begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,
                              const Coding& inside, std::vector<Place> buffers, std::unique_ptr<Wire> wire,
                              Tags tags, std::shared_ptr<Marks> marks = nullptr, bool direct = false,
                              std::shared_ptr<Bases> bases = nullptr);
-  // Progresses tasks to their ends, for `limit` seconds at most.
+  // Progresses tasks until they are done, for `limit` seconds at most.
   End wait(const std::vector<std::shared_ptr<Task>>& tasks, double limit,
            const std::function<bool()>& interrupted);
-  // Takes a task that is done from the codec threads: one of a pending task, or a part of another task.
+  // Removes a completed task, or all parts of a task group, from the codec threads.
   void forget(const std::shared_ptr<Task>& task);
 
   Pool& pool() { return pool_; }
   Progress& progress() { return progress_; }
   size_t workers() const { return workers_ ? workers_->size() : 0; }
-  // Ends the threads, before MPI is finalised: no call may come after that.
+  // Ends the threads before MPI is finalised; no call may follow.
   void stop();
 
  private:

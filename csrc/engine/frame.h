@@ -7,14 +7,14 @@ namespace compcoll {
 namespace engine {
 
 constexpr uint64_t HEADER_NBYTES = 80;
-// Room behind the raw size in an encoder's output, for streams that end past it and are then dropped.
+// Room after the raw size in an encoder's output, for streams that overrun it and are then discarded.
 constexpr uint64_t SLACK = 64;
-// A byte behind a frame on the wire says that the sender has more messages for the receiver in the same call.
-// Its value means nothing.
+// On the wire, one byte of any value after a frame says that the sender has more messages for the receiver in
+// the same call.
 constexpr uint64_t MORE_NBYTES = 1;
 
 struct Header {
-  uint64_t codec;  // its name's eight bytes
+  uint64_t codec;  // the eight bytes of its name
   uint32_t dtype, ndim;
   uint64_t shape[3], params[2];
   uint64_t payload_nbytes;
@@ -26,19 +26,19 @@ struct Header {
   uint64_t nbytes() const { return size() * itemsize(dtype); }
 };
 
-// Whether two frames differ in their values alone, so that they may be added.
+// True if two frames differ only in their values, so that they can be added.
 bool alike(const Header& a, const Header& b);
 
-// A codec's name as it stands in the header.
+// A codec's name as it is stored in the header.
 uint64_t packed_name(const char* name);
 
-// Writes the header in front of the payload that is there already, whose checksum it forms if `has_checksum`.
+// Writes the header in front of the payload, and computes the payload's checksum if `has_checksum`.
 void pack(const Level& level, Header* header, uint8_t* frame);
 
-// Writes it as far as it is known before the payload is: without size and checksums.
+// Writes the fields that are known before the payload: all but size and checksums.
 void outline(const Header& header, uint8_t* frame);
 
-// Faults of a header in the order in which they are looked for; compcoll/core/frames.pxi has their texts.
+// Faults of a header in the order of the checks; compcoll/core/frames.pxi has their texts.
 enum class Damage : int64_t {
   NONE,
   SHORT,
@@ -53,7 +53,7 @@ enum class Damage : int64_t {
   BOUND,
 };
 
-// Reads a header, damaged fields too unless it is SHORT. The payload is not looked at.
+// Reads a header, even a damaged one unless it is SHORT, but not the payload.
 Damage unpack(const Level& level, const uint8_t* frame, uint64_t available, Header* header);
 
 }  // namespace engine

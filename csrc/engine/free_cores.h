@@ -1,4 +1,4 @@
-// Cores of this machine on which no thread runs.
+// Cores of this machine on which no thread is running.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -12,9 +12,9 @@ class FreeCores {
   ~FreeCores();
   FreeCores(const FreeCores&) = delete;
 
-  // Free cores, on average over the last looks, one of which takes a microsecond or two. Threads that wait for
-  // a message by spinning count as running, and `own` of the running ones do not. Infinite if the system does
-  // not tell.
+  // Number of free cores, averaged over recent calls; a call takes one or two microseconds. Threads that spin
+  // for a message count as running, but `own` of the running ones are not counted. Infinite if the system
+  // does not tell.
   double look(size_t own);
 
  private:

@@ -1,6 +1,6 @@
-// The kernels of csrc/cuda: which ones an operation takes, and their arguments.
+// The kernels of csrc/cuda: which ones an operation uses, and their arguments.
 //
-// A codec on a device is a list of kernels that run one after the other on the same jobs.
+// A codec on a device is a list of kernels that run one after another on the same jobs.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@
 namespace compcoll {
 namespace engine {
 
-// struct Job and struct Result of csrc/cuda/job.cuh, with addresses of the device.
+// struct Job and struct Result of csrc/cuda/job.cuh, with device addresses.
 struct Result {
   int64_t nbytes;
   double bound;
@@ -30,45 +30,45 @@ static_assert(sizeof(Result) == 160 && sizeof(Job) == 64, "as the kernels have t
 
 inline uint32_t real_nbytes(uint32_t dtype) { return itemsize(dtype) / (is_complex(dtype) ? 2 : 1); }
 
-// Arrays of so many bytes and more have no kernels, whose offsets have 32 bits.
+// Arrays of this size or larger have no kernels, because offsets in kernels have 32 bits.
 constexpr uint64_t most_kernel_nbytes = uint64_t(1) << 32;
 
 // One kernel by its name.
 struct KernelName {
-  std::string module, name;  // the module: a file of csrc/cuda, and what is fixed in it, as in bfp-f32-7
-  uint32_t per_block;  // values, or bytes, that a block of threads takes in one go
+  std::string module, name;  // a file of csrc/cuda with its compile-time parameters, as in bfp-f32-7
+  uint32_t per_block;  // values, or bytes, that a block of threads processes at once
   uint32_t threads = 128;
-  bool by_nbytes = false;  // the size that counts is the payload's
+  bool by_nbytes = false;  // true if it counts payload bytes
 };
 using KernelNames = std::vector<KernelName>;
 
-// Empty where there are none. `codec` is a name such as bfp, `params` the header's words; blocks have 1 to 3
-// dimensions.
+// Empty if there are no kernels. `codec` is a name such as bfp, `params` are the header's words; blocks have
+// 1 to 3 dimensions.
 KernelNames encoders(const std::string& codec, uint32_t dtype, const uint64_t* params, uint32_t ndim);
 KernelNames decoders(const std::string& codec, uint32_t dtype, const uint64_t* params, bool adds,
                      uint32_t ndim);
-// Those that add two frames.
+// Kernels that add two frames.
 KernelNames adders(const std::string& codec, uint32_t dtype);
-// That which converts between 16-bit floats and float32.
+// The kernel that converts between 16-bit floats and float32.
 KernelNames converters(uint32_t from, uint32_t to);
-// That which finds the largest magnitude of floats.
+// The kernel that finds the largest magnitude of floats.
 KernelNames largest_kernel(uint32_t dtype);
-// That which copies bytes, also in pieces with gaps between them.
+// The kernel that copies bytes, including pieces with gaps between them.
 KernelNames copying_kernel();
 
-// The size of an array as a codec's kernels take it.
+// An array's size in the units that a codec's kernels count.
 uint64_t units(const std::string& codec, uint64_t n, uint64_t nbytes);
-// Zeroed bytes that a job of so many units needs besides; `words` for each tile.
+// Zeroed scratch bytes for a job of `units` units, with `words` words per tile.
 uint64_t scratch_nbytes(const std::string& codec, uint64_t units, uint64_t words = 1);
-// Payload bytes of so many elements; -1 where that depends on more than their number.
+// Payload size of `n` elements; -1 if it depends on more than their number.
 int64_t payload_nbytes(const std::string& codec, uint32_t dtype, uint64_t n, const uint64_t* params);
-// Whether a payload has the size that its header asks for, and the kernels can count its blocks.
+// True if a payload has the size that its header implies, and the kernels can count its blocks.
 bool is_size_sound(const Header& header);
-// The words of a job for a block of these dimensions.
+// Parameter words of a job for a block of this shape.
 void job_params(const std::string& codec, uint32_t dtype, uint32_t ndim, const uint64_t* shape,
                 const uint64_t* params, uint64_t* words);
 
-// A codec's name from that of a header.
+// A codec's name from the word in a header.
 std::string name_of(uint64_t packed);
 
 }  // namespace engine

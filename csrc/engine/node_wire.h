@@ -1,4 +1,4 @@
-// A wire whose messages to ranks of the same node are notices of frames in shared memory.
+// A wire that sends messages within a node as notices of frames in shared memory.
 #pragma once
 #include <memory>
 #include <vector>
@@ -9,12 +9,12 @@
 namespace compcoll {
 namespace engine {
 
-// The ranks of a communicator that are on this one's node.
+// The ranks of a communicator on this rank's node.
 struct Neighbours {
   std::shared_ptr<SharedMemory> memory;
-  uint64_t key = 0;  // of the communicator: no other that two of its processes are in has the same
+  uint64_t key = 0;  // of the communicator; differs from those of all others that two of its processes share
   int rank = 0;
-  std::vector<uint64_t> tokens;  // of each rank's segment; 0 of those that are not, and of this one
+  std::vector<uint64_t> tokens;  // of each rank's segment; 0 for this rank and ranks of other nodes
 };
 
 std::unique_ptr<Wire> make_node_wire(std::unique_ptr<Wire> wire,

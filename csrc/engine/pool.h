@@ -1,4 +1,4 @@
-// Scratch memory that is used again: fresh pages cost more than the codec that writes to them.
+// Reusable scratch memory: fresh pages cost more than the codec that writes to them.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -7,30 +7,29 @@
 namespace compcoll {
 namespace engine {
 
-// Where memory comes from.
 class Allocator {
  public:
   virtual ~Allocator() = default;
-  // At least so many bytes, aligned to 64; throws std::bad_alloc.
+  // At least `nbytes` bytes, aligned to 64; throws std::bad_alloc.
   virtual uint8_t* get(uint64_t nbytes) = 0;
-  // Memory that GPUs copy to and from; null if it has none left.
+  // Memory that GPUs copy to and from; null if there is none left.
   virtual uint8_t* get_pinned(uint64_t) { return nullptr; }
-  virtual void put(uint8_t* memory, uint64_t nbytes) = 0;  // of as many bytes as were asked for
+  virtual void put(uint8_t* memory, uint64_t nbytes) = 0;  // `nbytes`: as requested
 };
 
-// Buffers by size class (powers of two and the halves between), at most `keep_nbytes` idle ones; where that
-// is too many, the largest go first.
+// Buffers by size class (powers of two and the halves between). Keeps at most `keep_nbytes` bytes idle; above
+// that, releases the largest buffers first.
 class Pool : public Allocator {
  public:
-  // Memory that the pool does not keep. Once a source has no more, it gives null, and so does the pool. What
-  // is idle when the pool ends goes with its source.
+  // Where a pool's memory comes from. Returns null when exhausted, and so does the pool. Memory that is idle
+  // when the pool ends is not released: it ends with its source.
   struct Source {
     virtual ~Source() = default;
     virtual uint8_t* allocate(uint64_t nbytes) = 0;
     virtual void release(uint8_t* memory, uint64_t nbytes) = 0;
   };
 
-  // Of operator new, where there is no source.
+  // Without a source, memory comes from operator new.
   explicit Pool(uint64_t keep_nbytes, Source* source = nullptr)
       : keep_nbytes_(keep_nbytes), source_(source) {}
   ~Pool() override;

@@ -1,13 +1,13 @@
-// Upper limits of the rounding errors of a sum of real numbers, from its values.
+// Upper bounds on the rounding errors of a sum of real numbers, computed from the sum's values.
 //
-// Let u be the unit roundoff of a type (2^-24 for float32) and fl(x) the nearest value to x. Then |fl(x) - x| is
-// at most u |fl(x)|, and where fl(x) is below the normal range at most half of the smallest number; an addition
-// is exact there (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, sections 2.1 and 2.2). So each
-// addition to an accumulator with the values s adds at most u max |s| to the error that the two terms have
-// brought, and one rounding of the result to a narrower type at most u max |result| plus half of that type's
-// smallest number. What is off by u max |s| depends on the sums as they really were: no cancellation makes it
-// wrong, and the terms need not be known. Where a value is not finite nothing is known of the others: a sum may
-// have overflowed.
+// Let u be the unit roundoff of a type (2^-24 for float32) and fl(x) the nearest value to x. Then |fl(x) - x|
+// is at most u |fl(x)|, or at most half of the smallest number if fl(x) is below the normal range; an
+// addition is exact there (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, sections 2.1 and
+// 2.2). So each addition to an accumulator with the values s adds at most u max |s| to the errors of its two
+// terms, and one rounding of the result to a narrower type adds at most u max |result| plus half of that
+// type's smallest number. The bound u max |s| uses the computed sums, so it holds under cancellation, and the
+// terms need not be known. If a value is not finite, nothing is known about the others: a sum may have
+// overflowed.
 #pragma once
 #include <cmath>
 
@@ -16,7 +16,7 @@
 namespace compcoll {
 namespace engine {
 
-// Unit roundoff, half of the smallest positive number (float64's is no number), and the largest one.
+// Unit roundoff, half of the smallest positive number (for float64 that is 0), and the largest number.
 struct Units { double unit, tiny, most; };
 
 inline Units units_of(uint32_t dtype) {
@@ -31,7 +31,7 @@ inline Units units_of(uint32_t dtype) {
   }
 }
 
-// The error of additions whose sums have at most this magnitude; where one is not finite nothing is known.
+// The error of additions whose sums have at most this magnitude; NaN if a sum is not finite.
 inline double of_addition(uint32_t dtype, double most) {
   return std::isfinite(most) ? units_of(dtype).unit * most : std::nan("");
 }

@@ -1,4 +1,4 @@
-// A schedule under way on one rank.
+// A schedule in flight on one rank.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -23,21 +23,22 @@ class Workers;
 struct Stats {
   uint64_t raw_nbytes = 0, wire_nbytes = 0, messages = 0;
   uint64_t inside_nbytes =
-      0;  // of messages to ranks of the same node, where there are several; not in the others
+      0;  // messages to ranks of the same node, if any node has several; excluded from the others
   uint64_t fallbacks = 0;
-  double bound = 0;    // largest absolute error of a result; NaN where it is not known
-  double encoded = 0;  // the same of the frames encoded
+  double bound = 0;    // largest absolute error of a result; NaN if unknown
+  double encoded = 0;  // largest absolute error of the encoded frames
   uint64_t workers = 0;  // threads that could help
   double encode_seconds = 0, decode_seconds = 0, wait_seconds = 0;
-  std::vector<std::pair<uint64_t, uint64_t>> used;  // frames encoded, by the name of the codec in them
-  uint64_t dimensions[4] = {};                      // and by the number of dimensions of their blocks
+  std::vector<std::pair<uint64_t, uint64_t>> used;  // number of encoded frames by codec name
+  uint64_t dimensions[4] = {};                      // number of encoded frames by their blocks' number of
+                                                    // dimensions
 };
 
-// Tags of a call: `n` of them from `first` on, used again in turn; and the one of the communicator by which
-// ranks give up calls that do not go together, without which they do not look at that.
+// Tags of a call: `n` tags from `first` on, used in turn. `refusal` is the communicator's tag by which ranks
+// give up mismatched calls; if it is negative, ranks do not look for such messages.
 struct Tags { int first, n, refusal = -1; };
 
-// For tests: sees, and may change, every message that arrives.
+// For tests: called with every received message, which it may change.
 struct RecvHook {
   void* context = nullptr;
   void (*arrived)(void* context, uint8_t* data, uint64_t nbytes) = nullptr;
@@ -45,35 +46,37 @@ struct RecvHook {
 
 class Run : public Task {
  public:
-  // `buffers` are the caller's, which outlive the run. Without `workers` all work is done by `step`. With
-  // any on a GPU, that has the schedule's scratch memory too, all work on it comes after `marks`, and
-  // `direct` says whether MPI takes frames there. `inside` codes what stays in a node. `bases` are of nobody
-  // else while it is under way.
+  // `buffers` belong to the caller and outlive the run. Without `workers`, `step` does all work. If any
+  // buffer is on a GPU, the schedule's scratch memory is there too, and all GPU work comes after `marks`;
+  // `direct` says whether MPI accepts device memory. `inside` codes messages within a node. `bases` must not
+  // be used by anything else during the run.
   Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside, std::vector<Place> buffers,
       std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers,
       std::shared_ptr<Marks> marks = nullptr, bool direct = false, std::shared_ptr<Bases> bases = nullptr);
   ~Run() override;
   Run(const Run&) = delete;
 
-  // Posts receives, and the sends that can be encoded in so many seconds, without a look at what arrives.
+  // Posts receives, and the sends whose frames can be encoded within `seconds`, before looking at any
+  // arrivals.
   static constexpr double announcing = 5e-4;
   void announce(double seconds = announcing);
-  // Until `announce`, and for so many seconds at most, the run encodes, but neither posts nor polls. False if
-  // it has posted anything, is held already, or has memory of a device.
+  // Until `announce`, but for `seconds` at most, the run encodes but neither posts nor polls. False if it has
+  // already posted, is already held, or uses device memory.
   bool hold(double seconds);
   bool step() override;
   bool done() override;
   bool broken() const override { return broken_; }
-  // Starts no more operations and waits for those in progress: the caller's memory is left alone on return.
+  // Starts no more operations and waits for those in progress. After it returns, the caller's memory is not
+  // touched.
   void give_up();
   bool is_long() const override { return schedule_->coded * itemsize(coding_.dtype) > long_nbytes; }
   void rest(double seconds) override;
   void waited(double seconds) override { stats_.wait_seconds += seconds; }
-  // Does one operation that is ready, in a worker's thread; false where none is.
+  // Runs one ready operation in a worker's thread; false if none is ready.
   bool work();
   bool is_on_device() const override { return is_on_device_; }
 
-  // Of a run that is done.
+  // After the run is done.
   const Error& error() const { return error_; }
   const Stats& stats() const { return stats_; }
   void fail(const Error& error);
@@ -81,7 +84,7 @@ class Run : public Task {
   static RecvHook recv_hook;
 
  private:
-  // Operations that may begin, earliest first.
+  // Ready operations, earliest first.
   using Ready = std::priority_queue<int32_t, std::vector<int32_t>, std::greater<int32_t>>;
 
   // Result of an operation, to be recorded by the thread that steps the run.
@@ -108,7 +111,8 @@ class Run : public Task {
   Gpu* gpu_of(const BlockRef& block) const;
   uint64_t room(const Op& recv) const;
   bool is_exact(const Frame& frame) const;
-  // Memory that processes share is no wire, and plain frames have no more than MPI's messages.
+  // Frames in memory that processes share need no checksum, and plain frames have none, like MPI's own
+  // messages.
   bool has_checksum(const Op& encode) const {
     return encode.inside ? !inside_.plain && !wire_->allocator() : !coding_.plain;
   }
@@ -150,20 +154,20 @@ class Run : public Task {
   Coder coder_, inside_coder_;
   std::unique_ptr<DeviceWork> device_;
   Gpu* scratch_gpu_ = nullptr;
-  size_t device_decodes_ = 0;  // frames that a device has still to decode; only `step` counts them
+  size_t device_decodes_ = 0;  // frames that the device has yet to decode; only `step` counts them
   const std::shared_ptr<Bases> bases_;
 
-  // Each is written by one operation at a time.
+  // Written by one operation at a time.
   std::vector<Frame> frames_;
   std::vector<double> errors_;  // largest absolute error of each block's values
-  // True if any operation has failed; if another rank's messages do not fit the schedule; if the run has ended
-  // before its time.
+  // failed: any operation has failed. misfit: another rank's messages do not match the schedule. broken: the
+  // run has ended early.
   std::atomic<bool> failed_{false}, misfit_{false}, broken_{false};
-  std::atomic<int> busy_{0};  // operations that threads or devices carry out
+  std::atomic<int> busy_{0};  // operations in progress on threads or devices
   static constexpr double posts = -1;
-  std::atomic<double> held_until_{0};  // 0 before anything is posted, `posts` afterwards
+  std::atomic<double> held_until_{0};  // 0 before anything is posted, then `posts`
 
-  std::mutex mutex_;  // of everything below but what only `step` uses
+  std::mutex mutex_;  // guards everything below except what only `step` uses
   std::condition_variable changed_;
   Ready messages_, work_, idle_, device_work_, device_idle_;
   std::vector<int32_t> n_deps_, frame_users_, scratch_users_;
@@ -172,7 +176,7 @@ class Run : public Task {
   Error error_;
   Stats stats_;
 
-  std::mutex stepping_;  // of everything below
+  std::mutex stepping_;  // guards everything below
   std::vector<int32_t> posting_;
   std::vector<Done> arrivals_;
   std::vector<DeviceDone> completed_;

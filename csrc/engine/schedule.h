@@ -1,5 +1,5 @@
-// One rank's operations in a collective, each with its dependencies: compcoll/schedule/graph.py, which
-// makes it, says what the operations do.
+// One rank's operations in a collective, with their dependencies. compcoll/schedule/graph.py creates them and
+// documents each operation.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -16,23 +16,25 @@ constexpr int32_t NONE = -1;
 
 struct Op {
   int32_t kind, block, into, frame, other, sum, peer, tag;
-  int32_t n_deps;  // operations that have to end before it begins
-  int32_t first;  // its first successor in Schedule::successors; they go up to those of the next operation
-  int32_t idle;  // whether it can wait until there is nothing else to do
-  int32_t inside;  // whether its frame is coded for the ranks of a node, or its message stays there
+  int32_t n_deps;  // operations that must complete first
+  int32_t first;  // index of its first successor in Schedule::successors; they end at the next operation's
+  // first
+  int32_t idle;  // 1 if it can wait until there is nothing else to do
+  int32_t inside;  // 1 if its frame is coded for ranks of the same node, or its message stays in the node
 };
 
 struct BlockRef {
   int32_t buffer, wide;
   int64_t start, n;  // elements
-  int64_t most;  // of the largest frame that may come for it
-  int64_t plane, row;  // of the shape (n / plane, plane / row, row); in two dimensions equal, in one 0
-  // Of a chunk whose frame may come in another shape: its number among so many of another block.
+  int64_t most;  // size of the largest frame that it may receive
+  int64_t plane, row;  // shape (n / plane, plane / row, row); plane == row in two dimensions, both 0 in one
+  // Block, index and number of chunks in the sender's block, if the sender may have cut it along other
+  // planes.
   int32_t of, number, count;
 };
 
-// Where chunk `number` of `count` begins and ends, of a block of n elements that was sent in planes of so
-// many: compcoll/schedule/planes.py.
+// First and last element of chunk `number` of `count`, in a block of n elements sent in planes of `plane`
+// elements: see compcoll/schedule/planes.py.
 inline std::pair<uint64_t, uint64_t> plane_ends(uint64_t n, uint64_t number, uint64_t count, uint64_t plane) {
   using Wide = unsigned __int128;
   const Wide group = Wide(4) * plane, groups = n < group ? 1 : n / group;
@@ -54,17 +56,18 @@ struct Schedule {
   std::vector<int32_t> successors;
   std::vector<Scratch> scratch;
   int32_t rank, size, n_buffers, n_frames, n_tags;
-  // Messages behind which none comes to, or from, the same rank, by tags and in their order.
+  // True for the last message to or from each rank, by tag and order.
   std::vector<bool> ends;
-  // Operations that use a frame or scratch memory, which goes back to the pool behind the last one.
+  // Number of operations that use each frame or scratch buffer; after the last one, it returns to the pool.
   std::vector<int32_t> frame_users, scratch_users;
-  // Elements that are encoded or decoded; between nodes also by kinds of operations, and how many these are.
+  // Elements that are encoded or decoded; for messages between nodes also by kind of operation, and the
+  // number of those operations.
   uint64_t coded, coded_of[ADD + 1], n_coding;
-  int32_t terms;  // ranks whose values are added; 0 where none are
-  // Blocks of the caller's that one operation writes and no other one reads, and how many elements they have.
+  int32_t terms;  // number of ranks whose values are added; 0 if none
+  // Caller's blocks that one operation writes and no other reads, and their total number of elements.
   std::vector<bool> final_blocks;
   uint64_t final_elements;
-  // Of each block of scratch memory that is read: others that are written, of which it has a part.
+  // For each scratch block that is read: the other blocks that were written and overlap it.
   std::vector<std::vector<int32_t>> sources;
 
   void count_users() {
@@ -106,7 +109,7 @@ struct Schedule {
     std::vector<int32_t> users(blocks.size());
     for (const Op& op : ops) {
       if (op.block != NONE && op.kind != RECV) users[op.block]++;
-      // The same as its frame's encoder would have written.
+      // WRITE_DECODED writes the same values as its frame's encoder would have.
       if (op.into != NONE && op.kind != WRITE_DECODED) users[op.into]++;
     }
     final_blocks.assign(blocks.size(), false);

@@ -1,4 +1,4 @@
-// Something under way that has to be moved on until it is done.
+// Work in progress that has to be stepped until it is done.
 #pragma once
 #include <chrono>
 #include <thread>
@@ -12,18 +12,18 @@ class Task {
   static constexpr uint64_t long_nbytes = 512 << 10;
 
   virtual ~Task() = default;
-  // Progresses without waiting; whether anything progressed.
+  // Progresses without waiting; true if anything moved.
   virtual bool step() = 0;
   virtual bool done() = 0;
-  // Whether it may never complete.
+  // True if it may never complete.
   virtual bool broken() const { return false; }
-  // Whether there is so much to do that somebody should begin at once.
+  // True if it has so much to do that it should start at once.
   virtual bool is_long() const { return false; }
-  // Whether a device is at it, which tells nobody when it has ended.
+  // True if it waits for a device, which does not notify anyone of its completion.
   virtual bool is_on_device() const { return false; }
-  // Leaves the core to others for so long, or until there is something to do.
+  // Yields the core for `seconds`, or until there is something to do.
   virtual void rest(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
-  // Seconds for which there was nothing to do, of who waits for it.
+  // Called after a waiter has idled for so many seconds.
   virtual void waited(double) {}
 };
 

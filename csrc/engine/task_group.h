@@ -24,7 +24,7 @@ class TaskGroup : public Task {
   bool done() override {
     return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->done(); });
   }
-  // The others end first: MPI may be writing to the caller's memory.
+  // Broken only after all other parts have ended: until then MPI may be writing to the caller's memory.
   bool broken() const override {
     const auto ended = [](const auto& part) { return part->broken() || part->done(); };
     return std::all_of(parts_.begin(), parts_.end(), ended) &&

@@ -1,4 +1,4 @@
-// The messages of a schedule under way: those of MPI, of shared memory, or of a stand-in.
+// Messages of a schedule in flight, through MPI, shared memory, or a test's stand-in.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,36 +8,37 @@
 namespace compcoll {
 namespace engine {
 
-// A message that is through.
+// A completed message.
 struct Done {
-  static constexpr int32_t NO_MEMORY = -1;  // to receive it into
+  static constexpr int32_t NO_MEMORY = -1;  // no memory to receive it into
 
   int32_t op;
-  int32_t error;    // MPI's code, or the above; 0 if there is none
-  int64_t nbytes;   // of what was received
-  const uint8_t* frame = nullptr;  // where it lies, if that is in the memory of another process
+  int32_t error;    // MPI's error code, or the above; 0 if none
+  int64_t nbytes;   // received bytes
+  const uint8_t* frame = nullptr;  // address of the frame if it lies in another process's memory
 };
 
 class Wire {
  public:
   virtual ~Wire() = default;
-  // Start to send or receive bytes for an operation; MPI's error code, 0 if there is none.
+  // Start to send or receive bytes for an operation; return MPI's error code, 0 if none.
   virtual int send(int32_t op, const uint8_t* data, uint64_t nbytes, int peer, int tag) = 0;
   virtual int recv(int32_t op, uint8_t* data, uint64_t room, int peer, int tag) = 0;
-  // Adds what has come to its end; an error code where it cannot tell.
+  // Appends completed messages; returns an error code if it cannot test them.
   virtual int poll(std::vector<Done>* done) = 0;
   virtual uint64_t under_way() const = 0;
-  // Lets MPI progress while it has no message of this wire: others may wait for what this rank began before.
+  // Lets MPI progress even if this wire has no messages in flight: others may wait for operations that this
+  // rank began earlier.
   virtual void progress() {}
-  // Whether messages from and to a rank stay where they are, in memory that both share: its frames come
-  // without memory for them, and have to be released. Those that are sent should be the allocator's. GPUs copy
-  // one where it lies if `pin` can have them do so.
+  // True if messages to and from this rank stay in place, in shared memory. Received frames then come with
+  // their own memory and have to be released; sent frames should come from `allocator`. GPUs copy a frame in
+  // place if `pin` can register it.
   virtual bool lends(int) const { return false; }
   virtual Allocator* allocator() const { return nullptr; }
   virtual void release(const uint8_t*) {}
   virtual void pin(const uint8_t*) {}
-  // Tells a rank under a tag of its own that this one has given up messages between both; and whether any
-  // rank has told this one, which later wires of the communicator learn, too.
+  // refuse: tells a rank, with a dedicated tag, that this one has given up the messages between them.
+  // is_refused: true if any rank has told this one; later wires of the communicator know it, too.
   virtual void refuse(int, int) {}
   virtual bool is_refused(int) { return false; }
 };

@@ -1,8 +1,8 @@
-// Threads that encode and decode beside those that drive the messages.
+// Threads that encode and decode beside the threads that progress messages.
 //
-// To wake a thread costs its caller some microseconds, and the thread begins 10 to 30 later. So only a run with
-// much to code has workers, and only while cores are free. The kernel begins a woken thread on the core of the
-// thread that wakes it, and moves it after one to two milliseconds: workers are kept off that core.
+// Waking a thread costs the caller some microseconds, and the thread starts 10 to 30 later. So only runs with
+// much to code get workers, and only while cores are free. The kernel starts a woken thread on the core of
+// the waking thread and moves it after one to two milliseconds; workers are therefore kept off that core.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -22,28 +22,27 @@ class Run;
 
 // When workers help.
 enum class Help : int {
-  FREE,  // with a run that takes long, as many as there are free cores
-  NAMED,  // with a run that takes long, all of them
-  ALWAYS,  // with all runs, for tests
+  FREE,  // for long runs, as many workers as there are free cores
+  NAMED,  // for long runs, all workers
+  ALWAYS,  // for all runs, for tests
 };
 
 class Workers {
  public:
-  // Starts `n` threads, or as many of them as the system has.
+  // Starts `n` threads, or as many as the system provides.
   explicit Workers(int n, Help help = Help::FREE, ThreadMain main = run_loop);
   ~Workers();
   Workers(const Workers&) = delete;
 
-  // True if it pays to have help with a run of `n` operations that take so many seconds together, which is NaN
-  // if that is unknown.
+  // True if helping a run pays: `n` operations that take `seconds` together, NaN if unknown.
   bool pays(double seconds, uint64_t n);
-  // Work for a run, earlier ones first, until it is removed.
+  // Offers a run's operations to workers, those of earlier runs first, until the run is removed.
   void add(std::shared_ptr<Run> run);
   void remove(const std::shared_ptr<Run>& run);
-  // Wakes threads for `n` operations that are ready.
+  // Wakes threads for `n` ready operations.
   void wake(size_t n);
   size_t size() const { return threads_.size(); }
-  // The most that helped with the last run for which that was decided.
+  // Most workers that may help, as last decided.
   size_t limit() const { return limit_; }
 
  private:
@@ -53,15 +52,15 @@ class Workers {
   const Help help_;
   FreeCores free_cores_;
   std::atomic<size_t> limit_{0};
-  std::atomic<size_t> awake_{0};  // threads that work, or have been woken to
-  std::atomic<int> left_core_{-1};  // core that the threads are kept off
-  std::atomic<bool> placed_{true};  // false if the system does not let them be
+  std::atomic<size_t> awake_{0};  // threads that are working or have been woken
+  std::atomic<int> left_core_{-1};  // core that the workers are kept off
+  std::atomic<bool> placed_{true};  // false if the system does not allow moving threads
 
   std::mutex mutex_;
   std::condition_variable ready_;
   std::vector<std::shared_ptr<Run>> runs_;
   uint64_t removed_ = 0;
-  size_t woken_ = 0;  // threads that have been woken and have not begun
+  size_t woken_ = 0;  // threads woken but not started yet
   bool stopped_ = false;
   std::vector<std::thread> threads_;
 };
