@@ -9,7 +9,7 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// Scratch memory that goes back by itself.
+// Scratch memory that is returned to its pool on destruction.
 struct Room {
   Room(Pool& pool, uint64_t nbytes) : pool(pool), nbytes(nbytes), data(pool.get(nbytes)) {}
   ~Room() { pool.put(data, nbytes); }
@@ -105,8 +105,8 @@ Error Coder::encode(const uint8_t* data, double carried, Values values, Frame* f
   return {};
 }
 
-// Errors of a quarter of the gap below the largest number make no sum infinite; larger ones are common in
-// float16 alone, where values have to be large as well.
+// Errors below a quarter of the gap under the largest number make no sum infinite. Larger errors are common
+// only in float16, and matter only for large values.
 bool Coder::may_overflow(double bound) const {
   const Units units = units_of(coding_.dtype);
   return terms_ > 0 && bound > 0 && !(terms_ * bound < units.unit * units.most / 4);
@@ -116,7 +116,7 @@ bool Coder::overflows(double bound, double largest) const {
   return coding_.dtype != FLOAT16 || !(terms_ * (largest + bound) < units_of(FLOAT16).most);
 }
 
-// Payload bytes or a status, of one codec or those that it chooses.
+// Payload bytes or a status, from one codec or the codec that `lossless` chooses.
 int64_t Coder::attempt(const Attempt& one, const uint8_t* data, Values values, Frame* frame,
                        const Reference& base) {
   static const uint64_t lossless = packed_name("lossless"), raw = packed_name("raw");
@@ -125,7 +125,7 @@ int64_t Coder::attempt(const Attempt& one, const uint8_t* data, Values values, F
   if (one.codec == Attempt::CALLBACK) {
     const Callbacks& call = coding_.callbacks;
     const int64_t nbytes = call.encode(call.context, uint64_t(&one - coding_.attempts.data()), &h, data, out);
-    if (nbytes >= 0 && h.dtype < COMPLEX64) h.bound = modulus(h.bound);  // of parts
+    if (nbytes >= 0 && h.dtype < COMPLEX64) h.bound = modulus(h.bound);  // from parts
     return nbytes;
   }
   Args args = args_of(h, 0);
@@ -146,7 +146,7 @@ int64_t Coder::attempt(const Attempt& one, const uint8_t* data, Values values, F
   }
   int64_t nbytes = UNSUPPORTED;
   if (values.data && codec->reconstruct) {
-    // A payload larger than the block would be dropped, when the block is overwritten already.
+    // A payload larger than the block would be discarded after the block has been overwritten.
     args.capacity = h.nbytes();
     args.past_cache = values.past_cache;
     nbytes = codec->reconstruct(&args, data, out, values.data);
@@ -258,8 +258,6 @@ Error Coder::decode(const Frame& frame, Span into, bool adding, const Reference&
   if (status == Callbacks::FAILED) return error_of(Problem::CALLBACK, frame);
   return status ? error_of(Problem::PAYLOAD, frame, status) : Error();
 }
-
-// -- around them
 
 Error Coder::add(const Frame& frame, const Frame& other, Span like, Frame* sum) {
   Error error;

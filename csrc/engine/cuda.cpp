@@ -13,15 +13,15 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-constexpr int n_multiprocessors = 16, uses_host_addresses = 91;  // attributes of a device
-constexpr int is_managed = 8, memory_type = 2, device_ordinal = 9;  // of a pointer
+constexpr int n_multiprocessors = 16, uses_host_addresses = 91;  // device attributes
+constexpr int is_managed = 8, memory_type = 2, device_ordinal = 9;  // pointer attributes
 constexpr unsigned device_memory = 2;
 constexpr unsigned non_blocking = 1, no_timing = 2, portable = 1, mapped = 2;
 constexpr int thread_local_mode = 1;
-constexpr int first_of_captures = 900, last_of_captures = 908;  // errors that tell of a capture
-constexpr int64_t most_pitch = (int64_t(1) << 31) - 1;  // of all GPUs
-constexpr int not_ready = 600;  // of an event that has not come
-constexpr int no_context = 201;  // the largest error of a process that has not begun to use a GPU
+constexpr int first_of_captures = 900, last_of_captures = 908;  // range of errors about captures
+constexpr int64_t most_pitch = (int64_t(1) << 31) - 1;  // on all GPUs
+constexpr int not_ready = 600;  // the event has not completed
+constexpr int no_context = 201;  // the largest error code in a process that does not use a GPU yet
 void* const legacy_stream = reinterpret_cast<void*>(1);
 
 std::unique_ptr<Driver> open_driver() {
@@ -37,7 +37,7 @@ std::unique_ptr<Driver> open_driver() {
   return all ? std::move(found) : nullptr;
 }
 
-// Says once that memory is slower for which the driver has refused so many bytes.
+// Reports once that copies are slower because the driver refused this memory.
 void say_slower(const char* what, uint64_t nbytes, std::atomic<bool>* said) {
   if (!said->exchange(true))
     fprintf(
@@ -50,25 +50,25 @@ void say_slower(const char* what, uint64_t nbytes, std::atomic<bool>* said) {
 std::atomic<FindStream> find_stream{nullptr};
 std::atomic<int> last_used{NO_GPU};
 
-// Whether an address is that of memory of the host, which a driver that has failed does not tell any more.
+// True if an address is in host memory; works after the driver has failed, too.
 bool is_readable(const void* memory) {
   char byte;
   const iovec to = {&byte, 1}, from = {const_cast<void*>(memory), 1};
   return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
 }
 
-// How many libraries the process has ever loaded.
+// Number of libraries that the process has ever loaded.
 unsigned long long n_loaded() {
   unsigned long long n = 0;
   auto look = [](dl_phdr_info* info, size_t, void* to) {
     *static_cast<unsigned long long*>(to) = info->dlpi_adds;
-    return 1;  // of the first one, which tells as much as the others
+    return 1;  // stop at the first one; all report the same number
   };
   dl_iterate_phdr(look, &n);
   return n;
 }
 
-// Adds torch's current stream, by a function of C that its library exports.
+// Adds torch's current stream, through a C function that torch's library exports.
 void find_stream_of_torch(int gpu, std::vector<void*>* streams) {
   using Current = int (*)(int32_t, void**);
   static std::atomic<Current> current{nullptr};
@@ -117,8 +117,8 @@ std::string DeviceFault::text() const {
 
 // -- memory
 
-// Fresh memory comes with spare pieces of its size, one and half as many as there are, of so many bytes at most:
-// the next call may have more of them in flight than this one.
+// Upper limit on spare pieces. New memory is allocated with spare pieces of its size, one plus half as many
+// as exist, because the next call may have more of them in flight.
 constexpr uint64_t most_spare_nbytes = 32 << 20;
 
 uint64_t Arena::size_of(uint64_t nbytes) const {
@@ -253,7 +253,7 @@ bool Pinned::has_added(const uint8_t* memory) {
 }
 
 Pinned& pinned() {
-  static auto one = new Pinned;  // other threads may use it when the process ends
+  static auto one = new Pinned;  // other threads may use it during process exit
   return *one;
 }
 

@@ -9,7 +9,7 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// Streams for each direction, so that a launch overlaps with the copies of others.
+// Streams per direction, so that a launch overlaps with copies of other launches.
 constexpr size_t most_lanes = 4;
 
 }  // namespace
@@ -17,7 +17,7 @@ constexpr size_t most_lanes = 4;
 DeviceWork::DeviceWork(Coder& coder, Coder& inside, Pool& pool, std::shared_ptr<Marks> marks, bool direct)
     : coder_(coder), inside_coder_(inside), pool_(pool), marks_(std::move(marks)), direct_(direct) {}
 
-// What is under way may still use its memory, which is kept for good then.
+// Operations in flight may still use the memory of launches, which is never freed then.
 DeviceWork::~DeviceWork() {
   if (under_way()) {
     for (auto& launch : launches_) launch.release();
@@ -43,7 +43,7 @@ DeviceWork::Lane* DeviceWork::lane(Gpu* gpu, bool out) {
   return lanes_.back().get();
 }
 
-// The machine, or all of the launch, goes on behind what is in the stream so far.
+// The machine, or each machine of the launch, advances once the stream's work so far has completed.
 void DeviceWork::await(Lane* lane, Machine* machine, Launch* launch) {
   Gpu& gpu = *lane->gpu;
   void* event = gpu.take_event();
@@ -67,7 +67,7 @@ bool DeviceWork::poll() {
         advance(one.machine, &gpu);
         continue;
       }
-      // The launch ends with the last of its machines.
+      // The launch is released with the last of its machines.
       group_ = one.launch->machines;
       for (Machine* machine : group_) advance(machine, &gpu);
     }
@@ -128,7 +128,7 @@ void DeviceWork::begin(Machine* machine) {
   }
 }
 
-// At its begin, or behind an event of a GPU.
+// Advances a machine from BEGUN, or after a GPU's event.
 void DeviceWork::advance(Machine* machine, const Gpu* gpu) {
   const DeviceOp& op = machine->op;
   if (gpu && gpu->failed()) {

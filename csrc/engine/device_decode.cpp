@@ -1,4 +1,4 @@
-// The part of device.h that decodes, adds frames, copies and converts.
+// Part of device.h: decoding, adding frames, copying and converting.
 #include <algorithm>
 #include <cstring>
 
@@ -9,7 +9,7 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// The fault of a payload, as the device found it.
+// A payload's fault, from the device's result.
 Error damage(const Header& header, const Result& result) {
   Error error;
   error.header = header;
@@ -24,7 +24,7 @@ Error damage(const Header& header, const Result& result) {
 
 }  // namespace
 
-// A frame's payload in pinned memory, from where copies do not have the host wait; null where it is on a device.
+// A frame's payload in pinned memory, from where copies are asynchronous; null if it is on a device.
 const uint8_t* DeviceWork::payload_of(Launch* launch, const Frame& frame) {
   const uint8_t* payload = frame.memory + HEADER_NBYTES;
   if (frame.gpu) return nullptr;
@@ -35,7 +35,7 @@ const uint8_t* DeviceWork::payload_of(Launch* launch, const Frame& frame) {
   return launch->staged.back();
 }
 
-// True if kernels read a payload, once, where it lies in memory of the host.
+// True if kernels read a payload once, directly from host memory.
 bool DeviceWork::is_mapped(const Plan& plan, const Frame& frame) {
   return is_pinned(frame) && plan.in_one_go() && frame.header.nbytes() <= most_mapped &&
          pinned().is_mapped(frame.memory);
@@ -171,7 +171,7 @@ DeviceWork::Launch* DeviceWork::describe_conversions(const std::vector<Machine*>
   return launch;
 }
 
-// Two frames are added where they are; on the host where the codec has no kernels for that.
+// Two frames are added where they are, or on the host if the codec has no kernels for that.
 void DeviceWork::sum(Machine* machine) {
   const DeviceOp& op = machine->op;
   const Header &a = op.frame->header, &b = op.other->header;
@@ -181,7 +181,7 @@ void DeviceWork::sum(Machine* machine) {
   enqueue(machine);
 }
 
-// Jobs for the first terms, the second ones, and the sums.
+// Jobs for the first terms, the second terms, and the sums.
 DeviceWork::Launch* DeviceWork::describe_sums(const std::vector<Machine*>& group) {
   const Plan& own = *group[0]->plan;
   const size_t n = group.size();
@@ -246,7 +246,7 @@ void DeviceWork::issue_sums(Launch* launch) {
   await(launch->lane, nullptr, launch);
 }
 
-// The results of a sum: where its terms are sound and the codec can represent it, there is a frame.
+// Checks a sum's terms; if they are intact, the sum goes on like an encoded frame.
 void DeviceWork::look_at_terms(Machine* machine) {
   const DeviceOp& op = machine->op;
   const Launch& launch = *machine->launch;

@@ -1,4 +1,4 @@
-// The part of device.h that encodes.
+// Part of device.h: encoding.
 #include <algorithm>
 #include <cstring>
 
@@ -8,15 +8,15 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// Frames whose size is not known are copied to the host as far as the call's last one would reach, were it so much
-// larger.
+// A frame of unknown size is first copied up to this multiple of the size predicted from the call's last
+// frame.
 constexpr double more_than_last = 1.05;
-// Offset of the payload's size in a header, or of a status in its place where there is no frame (csrc/cuda).
+// Offset in a header of the payload's size, or of a status if there is no frame (csrc/cuda).
 constexpr uint64_t size_at = 56;
 
 }  // namespace
 
-// Begins with the next codec that is to be tried; with what has no kernels on the host.
+// Starts the next codec to try; on the host if it has no kernels.
 void DeviceWork::encode_next(Machine* machine) {
   const DeviceOp& op = machine->op;
   const Coding& coding = machine->coder->coding();
@@ -74,7 +74,7 @@ DeviceWork::Launch* DeviceWork::describe_encodes(const std::vector<Machine*>& gr
   return launch;
 }
 
-// Parameters of a codec, and the header of the frame as far as it is known.
+// A codec's parameters, and the header fields known so far.
 void DeviceWork::describe_header(const Machine& m, Job* job, Result* result) {
   const Span& block = m.op.block;
   const uint32_t ndim = block.ndim();
@@ -86,8 +86,7 @@ void DeviceWork::describe_header(const Machine& m, Job* job, Result* result) {
                          m.op.made->checked,     m.refused};
   outline(header, result->header);
   result->wanted = m.op.made->checked, result->parts = m.coder->coding().parts;
-  if (m.plan->packed == raw_name())
-    result->nbytes = int64_t(block.nbytes());  // whose kernel finds nothing out
+  if (m.plan->packed == raw_name()) result->nbytes = int64_t(block.nbytes());  // its kernel reports no size
 }
 
 void DeviceWork::issue_encodes(Launch* launch) {
@@ -113,7 +112,8 @@ void DeviceWork::issue_encodes(Launch* launch) {
   if (!launch->machines.empty()) await(launch->lane, nullptr, launch);
 }
 
-// Gives a frame memory: of the device for good, of the host where kernels write it there, or of the operation.
+// Allocates a frame: in device memory that it keeps, in host memory that kernels write to, or in the
+// operation's device memory.
 Address DeviceWork::allocate_frame(Machine* machine, uint64_t room) {
   Frame& frame = *machine->op.made;
   Gpu* gpu = machine->op.gpu;
@@ -132,7 +132,7 @@ Address DeviceWork::allocate_frame(Machine* machine, uint64_t room) {
   return allocate(machine, room);
 }
 
-// So many bytes of a frame whose size is not known are copied with it; 0 for the first one of a call.
+// Bytes of a frame of unknown size to copy together with its header; 0 for the first frame of a call.
 uint64_t DeviceWork::guess(const Machine& machine) const {
   const uint64_t nbytes = machine.op.block.nbytes();
   for (const auto& [plan, ratio] : ratios_)
@@ -141,7 +141,7 @@ uint64_t DeviceWork::guess(const Machine& machine) const {
   return 0;
 }
 
-// Gives a frame memory that GPUs copy to: where its readers on the node have it, if it is for any.
+// Allocates pinned memory for a frame, shared with its readers if they are on this node.
 void DeviceWork::hold(Frame* frame, uint64_t room) {
   frame->room = room;
   frame->memory = frame->allocator ? frame->allocator->get_pinned(room) : nullptr;
@@ -150,7 +150,7 @@ void DeviceWork::hold(Frame* frame, uint64_t room) {
   frame->memory = pinned().get(room);
 }
 
-// Has memory of the host for a frame, or for the header of one that stays on the device.
+// Allocates host memory for a frame, or for the header of one that stays on the device.
 void DeviceWork::hold_frame(Machine* machine) {
   Frame& frame = *machine->op.made;
   if (direct_) {
@@ -161,12 +161,12 @@ void DeviceWork::hold_frame(Machine* machine) {
   hold(&frame, (machine->nbytes ? machine->nbytes : most) + MORE_NBYTES);
 }
 
-// A frame's copy on the host, as far as it is there.
+// A frame's host copy, as far as it has been fetched.
 uint8_t* DeviceWork::header_of(const Machine& machine) const {
   return direct_ ? machine.header : machine.op.made->memory;
 }
 
-// Copies a frame to the host as far as `end`, from where the last copy has ended.
+// Copies the next bytes of a frame to the host, up to `end`.
 void DeviceWork::fetch_frame(Machine* machine, uint64_t end) {
   Launch& launch = *machine->launch;
   const uint64_t begin = machine->fetched;
@@ -179,7 +179,7 @@ void DeviceWork::fetch_frame(Machine* machine, uint64_t end) {
   await(launch.lane, machine, nullptr);
 }
 
-// Goes on with a frame whose size, or else a status, has come: in its header, or before it.
+// Continues with a frame once its size or a status is known, from its header or from the result.
 void DeviceWork::look_at_size(Machine* machine) {
   int64_t nbytes = machine->launch->results()[machine->job].nbytes;
   if (machine->fetched) memcpy(&nbytes, header_of(*machine) + size_at, sizeof nbytes);
@@ -244,7 +244,7 @@ void DeviceWork::look_at_magnitude(Machine* machine) {
   refuse(machine, UNREPRESENTABLE);
 }
 
-// There is no frame of this codec.
+// This codec has not made a frame: tries the next one.
 void DeviceWork::refuse(Machine* machine, int64_t status) {
   drop_frame(machine);
   release(machine);
@@ -284,7 +284,7 @@ void DeviceWork::issue_samples(Launch* launch) {
   await(launch->lane, nullptr, launch);
 }
 
-// Chooses lossless codecs by the sample.
+// Chooses lossless codecs from the sample.
 void DeviceWork::choose(Machine* machine) {
   static const uint64_t lossless = packed_name("lossless");
   const Span& block = machine->op.block;

@@ -1,11 +1,11 @@
-// The part of device.h that has the host carry out what a codec has no kernels for.
+// Part of device.h: running operations on the host if a codec has no kernels for them.
 #include "dense.h"
 #include "device_blocks.h"
 
 namespace compcoll {
 namespace engine {
 
-// Copies what the host needs of an operation that it carries out.
+// Copies an operation's inputs to the host, to run the operation there.
 void DeviceWork::bring_down(Machine* machine) {
   const DeviceOp& op = machine->op;
   const bool reads = op.kind == ENCODE || op.kind == DECODE_ADD || op.kind == COPY;
@@ -17,7 +17,7 @@ void DeviceWork::bring_down(Machine* machine) {
     if (frame && frame != op.made && frame->gpu) nbytes += rounded(frame->nbytes);
   if (nbytes) machine->staged = pinned().get(nbytes);
   machine->state = State::DOWN;
-  Lane* down = nullptr;  // of the first GPU, which reaches the memory of others too
+  Lane* down = nullptr;  // of the first GPU, which can access the others' memory
   auto fetch = [&](uint8_t* to, const uint8_t* from, uint64_t n, Gpu* gpu) {
     if (!n) return;
     if (!down) down = lane(gpu, true);
@@ -73,7 +73,7 @@ Error DeviceWork::encode_on_host(Machine* machine) {
   block.data = machine->staged;
   Frame& frame = *op.made;
   frame.allocator = &pool_;
-  // Where the owner takes the values, they are decoded on the device later.
+  // If the owner takes the frame's values, they are decoded on the device later.
   const Error error =
       machine->coder->encode(block, op.carried, op.taken ? block : Span{nullptr, 0, 0}, &frame, op.base);
   frame.settled = false;

@@ -1,4 +1,4 @@
-// The part of device.h that groups operations into launches, and copies their jobs to a device.
+// Part of device.h: grouping operations into launches, and copying their jobs to a device.
 #include <algorithm>
 #include <cstring>
 
@@ -8,14 +8,14 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// Bytes of blocks that one launch takes, and bytes of a device that all operations of a run may take.
+// Largest total size of the blocks in one launch, and of the device memory of a run's operations.
 constexpr uint64_t most_launched = 8 << 20, most_in_flight = 128 << 20;
 constexpr size_t most_jobs = 65535;  // in a grid
-// While frames are being decoded, others wait until they have so many bytes together: each launch of a GPU that
-// ranks share costs a turn, however small it is.
+// While frames are being decoded, other decodes wait until they have this many bytes together: on a GPU that
+// ranks share, each launch costs a turn, however small.
 constexpr uint64_t least_decoded = 4 << 20;
-// An upload has at least so many bytes, so that those of all calls are alike; larger scratch memory is zeroed
-// by the device.
+// Minimum size of an upload, so that all calls reuse the same sizes; and the largest scratch memory in one.
+// Larger scratch memory is zeroed by the device.
 constexpr uint64_t least_upload = 64 << 10, most_scratch = 64 << 10;
 
 }  // namespace
@@ -24,8 +24,8 @@ const DeviceWork::Plan* DeviceWork::plan(Gpu* gpu, Verb verb, uint64_t codec, ui
                                          const uint64_t* params) {
   static const uint64_t zfp = packed_name("zfp"), bfp = packed_name("bfp"), szp = packed_name("szp");
   static std::mutex mutex;
-  static auto& plans = *new std::deque<Plan>;  // other threads may use them when the process ends
-  // What names of kernels depend on.
+  static auto& plans = *new std::deque<Plan>;  // other threads may use them during process exit
+  // Parameters that kernel names depend on.
   const uint64_t words[] = {params && (codec == zfp || codec == bfp) ? params[0] : 0,
                             params && codec == szp && verb == Verb::ENCODE ? uint64_t(params[1] != 0) : 0};
   std::lock_guard<std::mutex> lock(mutex);
@@ -59,8 +59,8 @@ bool DeviceWork::Plan::in_one_go() const {
   return std::none_of(kernels.begin(), kernels.end(), [](const Kernel& one) { return one.by_nbytes; });
 }
 
-// Launches it with what is like it; the host carries it out where kernels are missing, of what is `found` too:
-// the type of which the largest magnitude is wanted.
+// Queues an operation for a launch with others of its plan. The host runs it if kernels are missing,
+// including those that find the largest magnitude of type `found`.
 void DeviceWork::enqueue(Machine* machine, uint32_t found) {
   Gpu* gpu = machine->op.gpu;
   if (!machine->plan->complete || (found && !plan(gpu, Verb::FIND_LARGEST, 0, found)->complete))
@@ -68,7 +68,7 @@ void DeviceWork::enqueue(Machine* machine, uint32_t found) {
   pending_.push_back(machine);
 }
 
-// Bytes of its device that an operation takes.
+// Device memory that an operation needs.
 uint64_t DeviceWork::needs(const Machine& machine) const {
   const DeviceOp& op = machine.op;
   switch (machine.plan->verb) {
@@ -81,7 +81,7 @@ uint64_t DeviceWork::needs(const Machine& machine) const {
   }
 }
 
-// Starts what is pending, operations of one plan in one launch, and the jobs of all launches in one copy.
+// Starts the pending operations: one launch for each plan, and one copy for the jobs of all launches.
 bool DeviceWork::launch_pending() {
   std::vector<Machine*> waiting;
   while (!pending_.empty()) {
@@ -104,7 +104,7 @@ bool DeviceWork::launch_pending() {
   return moved;
 }
 
-// The first pending operation and those that one launch can do with it.
+// The first pending operation and those that can share its launch.
 std::vector<DeviceWork::Machine*> DeviceWork::take_group(uint64_t* nbytes) {
   const Plan* plan = pending_[0]->plan;
   size_t n = 0;
@@ -118,7 +118,7 @@ std::vector<DeviceWork::Machine*> DeviceWork::take_group(uint64_t* nbytes) {
   return group;
 }
 
-// True if operations have to wait: for memory, or frames for more frames.
+// True if operations have to wait for memory, or small decodes for more frames.
 bool DeviceWork::waits(const Plan& plan, uint64_t nbytes) const {
   if (in_flight_ && in_flight_ + nbytes > most_in_flight) return true;
   const auto decodes = [](Verb verb) { return verb == Verb::DECODE || verb == Verb::DECODE_ADD; };
@@ -141,7 +141,7 @@ DeviceWork::Launch* DeviceWork::describe(const std::vector<Machine*>& group) {
   return describe_samples(group);
 }
 
-// Has the host carry out operations for which a device has no memory.
+// Runs operations on the host because the device has no memory for them.
 void DeviceWork::fall_back(const std::vector<Machine*>& group) {
   for (Machine* machine : group) {
     release(machine);
@@ -152,7 +152,7 @@ void DeviceWork::fall_back(const std::vector<Machine*>& group) {
 
 // -- memory
 
-// The upload that launches share until it is sent, or another one where that has no room.
+// The upload that launches share until it is sent, or a new one if it is full.
 DeviceWork::Upload* DeviceWork::upload_for(Gpu* gpu, uint64_t nbytes) {
   if (open_ && open_->gpu == gpu && open_->used + nbytes <= open_->nbytes) return open_;
   if (idle_uploads_.empty()) {
@@ -201,14 +201,14 @@ DeviceWork::Launch* DeviceWork::new_launch(const std::vector<Machine*>& group, s
   return made;
 }
 
-// Gives a launch memory of its device.
+// Allocates device memory for a launch.
 void DeviceWork::allocate(Launch* launch, uint64_t nbytes) {
   launch->memory = launch->gpu().memory().get(nbytes);
   launch->nbytes = nbytes;
   in_flight_ += nbytes;
 }
 
-// Gives an operation memory of its device, which it has until it is released.
+// Allocates device memory for an operation, until its release.
 Address DeviceWork::allocate(Machine* machine, uint64_t nbytes) {
   machine->memory = machine->op.gpu->memory().get(nbytes);
   machine->memory_nbytes = nbytes;
@@ -216,7 +216,7 @@ Address DeviceWork::allocate(Machine* machine, uint64_t nbytes) {
   return reinterpret_cast<Address>(machine->memory);
 }
 
-// Gives back an operation's memory; with the last one of a launch, that of the launch, too.
+// Releases an operation's memory, and the launch's after its last operation.
 void DeviceWork::release(Machine* machine) {
   if (machine->memory) machine->op.gpu->memory().put(machine->memory, machine->memory_nbytes);
   in_flight_ -= machine->memory_nbytes;
@@ -259,7 +259,7 @@ void DeviceWork::issue(Launch* launch) {
   await(launch->lane, nullptr, launch);
 }
 
-// Chooses a launch's stream, and has it come after the copy of its jobs, which the first launch starts.
+// Chooses a launch's stream, and makes it wait for the copy of its jobs, which the first launch starts.
 void DeviceWork::send_jobs(Launch* launch) {
   Upload& upload = *launch->upload;
   Gpu& gpu = *upload.gpu;
@@ -295,7 +295,7 @@ void DeviceWork::launch_kernels(Launch* launch, const Plan& plan, size_t first, 
   }
 }
 
-// Finds the largest magnitudes of the results of a launch that has jobs for that behind its own.
+// Finds the largest magnitudes of a launch's results, if it has jobs for that after its own.
 void DeviceWork::find_largest(Launch* launch) {
   const size_t n = launch->machines.size();
   if (launch->n_jobs <= n) return;

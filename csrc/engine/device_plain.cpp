@@ -1,5 +1,5 @@
-// The part of device.h for frames of the bytes as they are, which nothing is computed of: copies alone, so that
-// ranks which share a GPU do not wait for turns on it.
+// Part of device.h: frames of raw values. They need copies but no kernels, so that ranks which share a GPU do
+// not wait for turns on it.
 #include <cstring>
 
 #include "device_blocks.h"
@@ -7,7 +7,7 @@
 namespace compcoll {
 namespace engine {
 
-// Copies a block behind a header that the host writes meanwhile.
+// Copies a block to the host, while the host writes its header.
 void DeviceWork::copy_down(Machine* machine) {
   const DeviceOp& op = machine->op;
   const Span& block = op.block;

@@ -11,29 +11,29 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// How long a thread sleeps between two looks: for the first part of the time that it has waited up to the
-// first limit, where messages of a busy network come one after the other; for the second part up to the
-// second one, where somebody is late.
+// A sleep between two polls lasts 1/16 of the time waited so far, up to 0.1 ms: on a busy network, messages
+// follow each other at short intervals. If 1/64 of that time is longer, the sleep lasts 1/64, up to 1 ms:
+// then another rank is late.
 constexpr double part = 1.0 / 16, limit_of_part = 1e-4, late_part = 1.0 / 64, limit_of_late_part = 1e-3;
-// The progress thread yields for less long than callers do, who have nothing else to do. In a long call on a
-// crowded node a core that yields is missed by the ranks that work.
+// The progress thread yields for a shorter time than callers, which have nothing else to do. On an
+// oversubscribed node, a core that yields in a long call is missed by the ranks that work.
 constexpr double spinning_of_thread = 1e-4, spinning_of_caller = 1e-3, spinning_of_oversubscribed = 2e-5;
-// It backs off while a waiter may exist: its program may compute meanwhile, and progresses its own tasks when
-// it waits. It naps between two looks at tasks that are short and have not begun to move, and rests for a
-// while beside the others. It lingers after the end of all: to wake it takes a caller longer than to begin a
-// call. Woken, it lets the caller return first.
+// The progress thread backs off while a waiter may exist: the program may be computing, and progresses its
+// own tasks when it waits. The thread naps between two polls of short tasks that have not begun to move, and
+// rests for less time between polls of others. After the last task it lingers before it sleeps, because
+// waking it takes a caller longer than starting a call. When woken, it lets the caller return first.
 constexpr double nap = 1e-3, least_rest = 5e-5, lingering = 1e-2, returning = 5e-5;
-// Between two looks at devices, at most.
+// Longest time between two polls of devices.
 constexpr double device_seconds = 1e-5;
-// Between two questions whether to go on: they take the interpreter's lock.
+// Time between two calls of `interrupted`, each of which takes the interpreter's lock.
 constexpr double asking = 0.05;
 
-// Early ends of a wait: its time limit, and an interrupt.
+// Early ends of a wait: time limit and interrupt.
 class Ending {
  public:
   Ending(double limit, const std::function<bool()>& interrupted)
       : interrupted_(interrupted), asked_(now()), until_(asked_ + limit) {}
-  // DONE while it goes on.
+  // DONE: the wait goes on.
   End look() {
     double time = now();
     if (time > until_) return End::LATER;
@@ -101,7 +101,7 @@ bool PendingTask::step(bool waits) {
   bool moved = false, done = false, broken = false;
   try {
     moved = task_->step(), done = task_->done(), broken = task_->broken();
-  } catch (...) { broken = true; }  // memory ran out, most likely
+  } catch (...) { broken = true; }  // most likely out of memory
   if (moved) backoff_.moved();
   else backoff_.pause();
   if (moved && rest_ > least_rest) rest_ = least_rest;
@@ -135,14 +135,14 @@ bool Progress::start() {
   return start_locked();
 }
 
-// Requires the lock. If no thread can be started, waits and tests do its work.
+// Requires the lock. If no thread can be started, waits and tests progress the tasks.
 bool Progress::start_locked() {
   if (threaded_ && !running_ && !stopped_) running_ = start_thread(main_, [this] { loop(); }, &thread_);
   return running_;
 }
 
-// The last pending task before `*place`, which moves to it; null if there is none. A walk from the end to the
-// front misses no task: tasks that end meanwhile are dropped, and the others move towards the front.
+// The last pending task before `*place`, which moves to it; null if there is none. Walking from the end to
+// the front misses no task: tasks that end meanwhile are removed, and the others move towards the front.
 std::shared_ptr<PendingTask> Progress::before(size_t* place) {
   std::lock_guard<std::mutex> lock(mutex_);
   *place = std::min(*place, pending_.size());
@@ -198,7 +198,7 @@ bool Progress::has_long_with_waiters() {
                      [](const auto& pending) { return pending->is_long() && pending->has_waiters(); });
 }
 
-// Whether a device is at something that callers wait for, or that the thread looks after. With the lock.
+// True if a device runs a task with waiters, or without, according to `with_waiters`. Requires the lock.
 bool Progress::is_on_device(bool with_waiters) const {
   return std::any_of(pending_.begin(), pending_.end(), [with_waiters](const auto& pending) {
     return pending->is_on_device() && pending->has_waiters() == with_waiters;
@@ -212,7 +212,7 @@ void Progress::add_waiters(const PendingTasks& waited, int n) {
   if (has_work()) changed_.notify_one();
 }
 
-// For how long the thread has to rest at least. With the lock.
+// Shortest pause that a task without waiters allows the thread. Requires the lock.
 double Progress::shortest_rest() const {
   double least = nap;
   for (const auto& pending : pending_)
@@ -220,7 +220,7 @@ double Progress::shortest_rest() const {
   return least;
 }
 
-// The last reference may free what belongs to MPI or to Python, and goes without the lock.
+// Drops each task without the lock: its destructor may free objects of MPI or Python.
 void Progress::drop_ended() {
   for (;;) {
     std::shared_ptr<PendingTask> dropped;
@@ -233,7 +233,7 @@ void Progress::drop_ended() {
   }
 }
 
-// Whether there is anything for the thread to do. With the lock.
+// True if the thread has a task to progress. Requires the lock.
 bool Progress::has_work() const {
   return std::any_of(pending_.begin(), pending_.end(),
                      [](const auto& pending) { return !pending->ended() && !pending->has_waiters(); });
@@ -249,7 +249,7 @@ void Progress::stop() {
 }
 
 void Progress::loop() {
-  prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: else each nap takes longer than was asked for
+  prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds; otherwise each nap lasts longer than requested
   const bool with_waiters = false;
   Backoff backoff(1e18, spinning_of_thread);
   double idle = now();  // since when

@@ -12,7 +12,7 @@ std::vector<Task*> pointers(const std::vector<std::shared_ptr<Task>>& tasks) {
   return plain;
 }
 
-// Seconds that one thread takes to code what a schedule says; NaN if that is unknown.
+// Seconds that one thread needs for a schedule's coding; NaN if unknown.
 double seconds_of(const Schedule& schedule, const Coding& coding) {
   double sum = coding.pace ? 0 : std::numeric_limits<double>::quiet_NaN();
   for (int kind = 0; coding.pace && kind < Pace::n_kinds; kind++)

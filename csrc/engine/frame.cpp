@@ -9,7 +9,7 @@ namespace {
 
 enum Flags : uint8_t { CHECKSUM = 1, FALLBACK = 2 };
 
-// As it lies in memory, little-endian like every machine that this is built for.
+// The header's layout in memory. Little-endian, like every machine that this is built for.
 struct Wire {
   char magic[4];
   uint8_t version, flags, dtype, ndim;
@@ -28,7 +28,7 @@ bool are_dimensions_sound(const Wire& w) {
 }
 
 bool is_size_sound(const Wire& w) {
-  // With 1 in place of 0: array libraries form this product too.
+  // Zero dimensions count as 1, because array libraries compute this product as well.
   unsigned __int128 nbytes = itemsize(w.dtype);
   for (uint64_t n : w.shape) {
     nbytes *= n ? n : 1;

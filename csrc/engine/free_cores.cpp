@@ -10,7 +10,7 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// Part that a look has of the average.
+// Weight of a new value in the average.
 constexpr double part = 0.25;
 
 }  // namespace

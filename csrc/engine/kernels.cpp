@@ -7,7 +7,7 @@ namespace engine {
 namespace {
 
 constexpr uint32_t block = 128;  // threads
-// The least that a tile of a look-back takes (csrc/cuda/scan.cuh).
+// Smallest tile of a look-back (csrc/cuda/scan.cuh).
 constexpr uint64_t tile_of_mpc = 1 << 14, tile_of_others = 1 << 12;
 
 uint64_t ceil(uint64_t n, uint64_t parts) { return (n + parts - 1) / parts; }
@@ -15,7 +15,7 @@ uint64_t ceil(uint64_t n, uint64_t parts) { return (n + parts - 1) / parts; }
 bool is_float(uint32_t dtype) { return dtype >= FLOAT16; }
 uint64_t reals_of(uint32_t dtype, uint64_t n) { return n * (is_complex(dtype) ? 2 : 1); }
 
-// The type of real numbers in names of kernels.
+// The type of real numbers in kernel names.
 std::string real_of(uint32_t dtype) {
   switch (dtype) {
     case FLOAT16: return "f16";
@@ -37,7 +37,7 @@ const KernelName checksum = {"frame", "checksum", 16 * block, block, true},
                  seal = {"frame", "seal", 16 * block},  //
     copy = {"raw", "raw_copy", 64 * block};
 
-// Block sizes of zfp that have kernels of their own.
+// Block sizes of zfp with kernels of their own.
 bool is_exact(const std::string& real, uint64_t bits) {
   return (bits == 32 && real != "f64") || (bits == 64 && (real == "f32" || real == "f64"));
 }
@@ -49,7 +49,7 @@ KernelName zfp(const char* verb, const std::string& real, uint64_t bits) {
   return {"zfp", "zfp_" + std::string(verb) + "_" + real + "_" + size, 4 * 512, 512};
 }
 
-// A thread has a block; where those of 128 threads do not fit into shared memory, half of them do.
+// Each thread has a block. If the blocks of 128 threads do not fit into shared memory, 64 threads are used.
 KernelName zfp_blocks(const std::string& name, const std::string& real, uint32_t ndim) {
   const uint32_t threads = real == "f64" && ndim == 3 ? block / 2 : block;
   return {"zfp_blocks", "zfp_" + name, threads * (ndim == 3 ? 64 : 16)};
@@ -63,7 +63,7 @@ KernelName one_of(const std::string& codec, const std::string& verb, uint32_t dt
   return {"blockscale", name, (is_double ? 256u : 512u) * block / 32};
 }
 
-// A number of bits has kernels of its own where differences are those of neighbours and rounding is to nearest.
+// A number of bits has its own kernels if differences are to neighbours and rounding is to nearest.
 KernelName bfp(const std::string& verb, uint32_t dtype, uint64_t param) {
   const std::string real = real_of(dtype), name = "bfp_" + verb + "_" + real;
   const uint64_t bits = param & 0xFF;
@@ -136,7 +136,7 @@ KernelNames decoders(const std::string& codec, uint32_t dtype, const uint64_t* p
     const std::string dims = std::to_string(ndim) + "d_";
     return {checksum, zfp_blocks(verb + ("_" + dims) + real, real, ndim)};
   }
-  // Those that form the checksum as well stand alone.
+  // Kernels that also form the checksum need no other kernel.
   if (codec == "bfp") return {bfp(verb, dtype, params[0])};
   if (codec == "zfp" && is_exact(real, params[0])) return {zfp(verb, real, params[0])};
   if (codec == "zfp") return {checksum, zfp(verb, real, params[0])};
@@ -190,7 +190,7 @@ bool is_size_sound(const Header& h) {
   const uint64_t real = real_nbytes(h.dtype);
   if (h.nbytes() >= most_kernel_nbytes) return false;
   if (codec == "zfp" && h.ndim > 1) {
-    // Its kernels count values in 32 bits.
+    // The kernels of zfp count values in 32 bits.
     const uint64_t word = real == 8 ? 64 : 32, least = real == 8 ? 12 : 9;
     uint64_t blocks = 1, most = word;
     for (uint32_t i = 0; i < h.ndim; i++) {

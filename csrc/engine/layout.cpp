@@ -9,9 +9,9 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-constexpr int64_t line = 64;  // bytes of the cache's lines
+constexpr int64_t line = 64;  // bytes of a cache line
 
-// The two directions in which bytes are copied.
+// The two directions of a copy.
 struct Gather {
   using Memory = const uint8_t*;
   using Packed = uint8_t*;
@@ -24,7 +24,7 @@ struct Scatter {
   static void copy(Memory memory, Packed packed, uint64_t nbytes) { memcpy(memory, packed, nbytes); }
 };
 
-// Copies parts of a layout, from its first one on.
+// Copies parts of a layout, starting at its first part.
 template <class Direction>
 class Walk {
  public:
@@ -79,8 +79,8 @@ class Walk {
     for (uint64_t i = 0; i < count; i++) whole(child, origin + int64_t(i) * stride);
   }
 
-  // The columns of a matrix one after the other, a few at a time: their elements share the lines of the
-  // cache.
+  // Copies the columns of a matrix one after another, a few at a time, because their elements share cache
+  // lines.
   template <uint64_t NBYTES>
   void transposed(const Layout& column, typename Direction::Memory origin, int64_t stride, uint64_t count) {
     const uint64_t most = std::max<uint64_t>(line / std::max<int64_t>(std::abs(stride), 4), 2);
@@ -104,7 +104,7 @@ class Walk {
       run(origin + layout.offsets[i], layout.starts[i + 1] - layout.starts[i]);
   }
 
-  // `count` runs of the same size, that of an element for the most part.
+  // Copies `count` runs of the same size, which is usually an element's.
   template <class Place>
   void strided(uint64_t nbytes, uint64_t count, Place place) {
     switch (nbytes) {

@@ -7,7 +7,7 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// Any number but 0: what MPI would say to a message that its counts cannot describe.
+// Any nonzero number, in place of MPI's error for a message that its counts cannot describe.
 constexpr int too_large = -1;
 
 template <class Handle>
@@ -40,12 +40,12 @@ class MpiWire : public Wire {
 
   uint64_t under_way() const override { return requests_.size(); }
 
-  // MPI_Testsome without requests returns at once; a probe does not, and takes nothing.
+  // MPI_Testsome without requests returns at once. A probe makes progress and receives nothing.
   void progress() override { probe(0, 0); }
 
   void refuse(int peer, int tag) override {
     using Isend = int (*)(const void*, int, Handle, int, int, Handle, Handle*);
-    Handle request;  // nobody waits for it, and there may be no memory to keep it
+    Handle request;  // never waited for, and there may be no memory to keep it
     reinterpret_cast<Isend>(mpi_.isend)(nullptr, 0, Handle(mpi_.byte), peer, tag, comm_, &request);
   }
   bool is_refused(int tag) override { return probe(mpi_.any_source, tag); }

@@ -12,7 +12,7 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// Between two looks at MPI where it carries none of the messages that are waited for.
+// Time between two calls that let MPI progress while this wire has no messages there.
 constexpr double looking_seconds = 2e-5;
 
 class NodeWire : public Wire {
@@ -34,8 +34,8 @@ class NodeWire : public Wire {
       data = copy;
       post(copy, nbytes, peer, tag);
     }
-    // A sender goes on when the receiver has taken its frame, as with long messages of MPI. A frame of
-    // another process stays there as long as anybody reads it.
+    // A send completes when the receiver has taken the frame, like MPI's long messages. A frame in another
+    // process's segment stays there while it has readers.
     if (nbytes && memory_.owns(data)) sends_.push_back({op, data, copy, nbytes});
     else done_.push_back({op, 0, int64_t(nbytes), nullptr});
     return 0;
@@ -91,7 +91,7 @@ class NodeWire : public Wire {
   }
 
   // Frames that MPI receives from ranks of this node are lent like frames in shared memory. An announced send
-  // completes behind MPI's own completions.
+  // completes after MPI's other completions.
   int poll_mpi(std::vector<Done>* done) {
     size_t kept = done->size();
     if (int error = wire_->poll(done)) return error;
@@ -110,7 +110,7 @@ class NodeWire : public Wire {
     return 0;
   }
 
-  // Truncates the message to nothing if there is no memory, so that its sender does not wait for ever.
+  // Truncates the message to nothing if there is no memory, so that its sender does not wait forever.
   int recv_by_mpi(const PendingRecv& recv, uint64_t nbytes) {
     static uint8_t nothing;
     uint8_t* memory = nullptr;
@@ -169,7 +169,7 @@ class NodeWire : public Wire {
   std::vector<PendingRecv> recvs_;
   std::vector<Done> done_;
   std::unordered_map<int32_t, const uint8_t*> by_mpi_;  // receive buffers, by operation
-  std::unordered_set<int32_t> announced_;  // sends by MPI
+  std::unordered_set<int32_t> announced_;  // operations that send by MPI
   bool looked_ = false;
   uint64_t seen_ = 0;
   double looked_at_mpi_ = now();

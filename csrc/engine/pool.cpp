@@ -23,7 +23,7 @@ void Pool::release(uint8_t* memory, int index) {
 // Class 2k has 2^(least_bits + k) bytes, class 2k + 1 half as many more.
 int Pool::class_of(uint64_t nbytes) {
   if (nbytes <= uint64_t(1) << least_bits) return 0;
-  int bits = 64 - __builtin_clzll(nbytes - 1);  // 2^bits holds it, half of that does not
+  int bits = 64 - __builtin_clzll(nbytes - 1);  // smallest power of two that holds it
   bool half = nbytes <= uint64_t(3) << (bits - 2);
   return 2 * (bits - least_bits) - (half ? 1 : 0);
 }

@@ -14,13 +14,13 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// While there is work, messages are looked at no more often than so: a look costs as much as a small chunk.
+// Minimum time between two polls for messages while there is work: a poll costs as much as a small chunk.
 constexpr double poll_seconds = 4e-6;
-// Between two looks at a device, at most.
+// Longest time between two polls of a device.
 constexpr double device_seconds = 1e-5;
-// Seconds between two looks whether another rank has given up, while nothing arrives.
+// Seconds between two checks for a refusal by another rank, while nothing arrives.
 constexpr double refusal_seconds = 1e-3;
-// Results of so many bytes and more are written past the cache.
+// Results of at least this size are written past the cache.
 constexpr uint64_t past_cache_nbytes = 4 << 20;
 
 bool is_message(const Op& op) { return op.kind == SEND || op.kind == RECV; }
@@ -82,7 +82,7 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside,
 }
 
 Run::~Run() {
-  if (device_ && device_->under_way()) return;  // a device may still use its memory, which is kept
+  if (device_ && device_->under_way()) return;  // a device may still use the memory, which is kept
   for (size_t i = 0; i < frames_.size(); i++) drop(int32_t(i));
   for (size_t i = 0; i < scratch_.size(); i++)
     if (scratch_[i]) scratch_pool().put(scratch_[i], schedule_->scratch[i].n * 16);
@@ -90,15 +90,13 @@ Run::~Run() {
 
 Allocator& Run::scratch_pool() { return scratch_gpu_ ? scratch_gpu_->memory() : pool_; }
 
-// -- moving on
-
 bool Run::step() {
   std::lock_guard<std::mutex> alone(stepping_);
   if (held_until_ == 0) held_until_ = posts;
   if (held_until_ < 0) return progress();
   const bool is_over = now() > held_until_;
   const int32_t op = is_over ? NONE : take(work_);
-  if (is_over) held_until_ = posts;  // from the next step on: what it waited for may have arrived
+  if (is_over) held_until_ = posts;  // not now: what it waited for may have arrived
   if (op != NONE) execute(op);
   return op != NONE;
 }
@@ -108,8 +106,8 @@ bool Run::hold(double seconds) {
   return !device_ && held_until_.compare_exchange_strong(never_held, now() + seconds);
 }
 
-// What may be sent is announced before MPI progresses: else the peer's message goes first, and its answer
-// behind that.
+// Posts sends before MPI progresses. Otherwise the peer's message would be handled first, and the answer
+// after it.
 bool Run::progress() {
   if (misfit_ && !broken_) refuse();
   if (broken_) return false;
@@ -154,10 +152,10 @@ bool Run::work() {
 
 bool Run::done() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return !remaining_ && (!misfit_ || tags_.refusal < 0);  // the others have to learn of it
+  return !remaining_ && (!misfit_ || tags_.refusal < 0);  // otherwise the other ranks have not been told yet
 }
 
-// A worker that is done with something ends it earlier.
+// Ends early when a worker completes an operation.
 void Run::rest(double seconds) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (is_on_device_) seconds = std::min(seconds, device_seconds);
@@ -171,7 +169,7 @@ void Run::fail(const Error& error) {
   note(error);
 }
 
-// With the lock.
+// Requires the lock.
 void Run::note(const Error& error) {
   if (!error_) error_ = error;
   if (error.problem == Problem::MISMATCH || error.problem == Problem::MESSAGES) misfit_ = true;
@@ -185,7 +183,7 @@ void Run::fail(Problem problem, int64_t status) {
   fail(error);
 }
 
-// Takes the earliest ready operation, which counts as busy until it is done, and wakes workers for the others.
+// Takes the earliest ready operation, which counts as busy until it is done, and wakes workers for the rest.
 int32_t Run::take(Ready& ready) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (ready.empty() || broken_) return NONE;
@@ -209,8 +207,8 @@ void Run::give_up() {
     if (device_) step_device();
 }
 
-// Tells all ranks that this one sends and receives no more, since not all of those that wait for it exchange
-// messages with it.
+// Tells all ranks that this one sends and receives no more: some ranks that wait for it exchange no messages
+// with it.
 void Run::refuse() {
   if (tags_.refusal < 0 || refused_) return;
   refused_ = true;
@@ -228,7 +226,7 @@ void Run::look_for_refusal() {
   looked_ = last_poll_;
 }
 
-// The error of a message that is not its sender's last one, or should not be.
+// Error of a message that should have been its sender's last one and is not, or the reverse.
 Error Run::check_end(int32_t op) const {
   Error error;
   const Frame& frame = frames_[schedule_->ops[op].frame];
@@ -275,9 +273,8 @@ uint64_t Run::more_nbytes(int32_t op) const {
   return tags_.refusal < 0 || schedule_->ends[op] ? 0 : MORE_NBYTES;
 }
 
-// Bytes of the largest frame that may come.
 uint64_t Run::room(const Op& recv) const {
-  // Frames of 16-bit floats may come as those of their sums.
+  // Room for frames of 16-bit floats includes frames of their sums, which are wider.
   uint64_t each = itemsize(coding_.dtype);
   return HEADER_NBYTES + schedule_->blocks[recv.block].most * (each > 4 ? each : 4) + MORE_NBYTES;
 }
@@ -295,7 +292,7 @@ bool Run::begin_recv(int32_t op) {
       frame.memory = frame.allocator->get(nbytes);
       frame.room = nbytes;
     } catch (const std::bad_alloc&) { fail(Problem::MEMORY); }
-  // Without memory the message is truncated to nothing: its sender does not wait for ever.
+  // Without memory, the message is truncated to nothing, so that its sender does not wait forever.
   static uint8_t nothing;
   uint8_t* memory = frame.memory || lends ? frame.memory : &nothing;
   int status =
@@ -331,7 +328,7 @@ void Run::arrived(const Done& done) {
     }
     frame.came = uint64_t(done.nbytes);
     const bool poisoned = frame.came <= (tags_.refusal < 0 ? 0 : MORE_NBYTES);
-    if (frame.gpu && !poisoned) {  // which knows what its header says
+    if (frame.gpu && !poisoned) {  // the device reads its header
       frame.nbytes = done.nbytes;
       std::lock_guard<std::mutex> lock(mutex_);
       device_work_.push(done.op);
@@ -342,13 +339,11 @@ void Run::arrived(const Done& done) {
     error = coder_.received(frame.memory, poisoned ? 0 : frame.came, &frame);
     if (!error) error = check_end(done.op);
   }
-  // A message that is too long for its receiver, who has room for it.
+  // A message that is longer than the memory of its receiver does not match the schedule.
   if (error.problem == Problem::MPI && op.kind == RECV && frames_[op.frame].room) misfit_ = true;
   if (error) fail(error);
   finish(done.op, {});
 }
-
-// -- work
 
 void Run::execute(int32_t op) {
   struct Busy {
@@ -485,8 +480,9 @@ Span Run::span(const BlockRef& block) {
   return {scratch_[k] + start, n, dtype, plane, row};
 }
 
-// Where a frame's values belong: those of a sender whose block has a shape lie elsewhere in the block that
-// the chunk is of. What does not fit there is as long as no frame of that shape can be.
+// The block that a frame's values belong to. If the sender's block has a shape, its chunks begin at other
+// elements than this rank's. If that shape does not fit into the block, returns the chunk, whose length no
+// frame of that shape has.
 BlockRef Run::place(int32_t index, const Frame& frame) const {
   const BlockRef& chunk = schedule_->blocks[index];
   const Header& h = frame.header;
@@ -499,8 +495,6 @@ BlockRef Run::place(int32_t index, const Frame& frame) const {
   part.n = end - begin;
   return part;
 }
-
-// -- what is done
 
 void Run::finish(int32_t op, const Outcome& outcome) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -533,7 +527,7 @@ void Run::note(const Op& op, const Outcome& outcome) {
   else if (op.into != NONE) note_bound(op.into);
 }
 
-// Largest absolute error of a block's values, which may have come as those of others.
+// Largest absolute error of a block's values, including overlapping blocks that were written.
 double Run::error_of(int32_t block) const {
   double error = errors_[block];
   for (int32_t other : schedule_->sources[block])
@@ -541,7 +535,7 @@ double Run::error_of(int32_t block) const {
   return error;
 }
 
-// The caller's memory has values with this error.
+// Records the error of values in the caller's memory.
 void Run::note_bound(int32_t block) {
   if (schedule_->blocks[block].buffer < schedule_->n_buffers) raise(errors_[block], &stats_.bound);
 }

@@ -1,12 +1,12 @@
-// The part of a run that has to do with memory of GPUs.
+// The part of a run that deals with GPU memory.
 #include "clock.h"
 #include "run.h"
 
 namespace compcoll {
 namespace engine {
 
-// Hands operations that are ready to the device, all at once, and takes what has ended there. Decoded values
-// that no operation waits for are written with the next frames that are decoded, or once there are none left.
+// Hands all ready operations to the device, and collects completed ones. Decoded values that no other
+// operation waits for are written together with the next frames to decode, or after the last of these.
 bool Run::step_device() {
   bool moved = false;
   size_t n_begun = 0;
@@ -44,7 +44,7 @@ bool Run::step_device() {
   return moved;
 }
 
-// Describes an operation for the device; false where it has nothing to do.
+// Describes an operation for the device; false if the device has nothing to do.
 bool Run::hand_over(int32_t index, DeviceOp* one, Error* error) {
   const Op& op = schedule_->ops[index];
   auto fits = [&](int32_t i, const BlockRef& b, bool adds) {

@@ -22,14 +22,14 @@ namespace {
 constexpr uint64_t page_nbytes = 4096;
 constexpr uint64_t n_cells = 1024;
 
-std::atomic<uint64_t> mapped_nbytes{0};  // of all pieces
+std::atomic<uint64_t> mapped_nbytes{0};  // all pieces
 
 uint64_t limit_of(decltype(RLIMIT_AS) resource) {
   struct rlimit limit;
   return getrlimit(resource, &limit) || limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
 }
 
-// Maps a part of a segment and keeps it out of core files: frames say nothing about a crash.
+// Maps a part of a segment, excluded from core files: frames say nothing about a crash.
 uint8_t* map(int fd, uint64_t offset, uint64_t nbytes) {
   void* memory = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, off_t(offset));
   if (memory == MAP_FAILED) return nullptr;
@@ -39,15 +39,15 @@ uint8_t* map(int fd, uint64_t offset, uint64_t nbytes) {
 
 }  // namespace
 
-// A bounded queue of many producers and one consumer (Vyukov, "Bounded MPMC queue"): a cell's turn says who
-// is next at it.
+// A bounded queue with many producers and one consumer (Vyukov, "Bounded MPMC queue"): a cell's turn says
+// which of them may use it next.
 struct Segment::Mailbox {
   struct alignas(64) Cell {
     std::atomic<uint64_t> turn;
     Notice notice;
   };
-  std::atomic<uint64_t> token;  // what others read to tell a segment from another file
-  std::atomic<uint64_t> pinned;  // the piece that keeps its pages, since its owner has registered it
+  std::atomic<uint64_t> token;  // read by others to tell a segment from another file
+  std::atomic<uint64_t> pinned;  // registered by the owner; keeps its pages
   alignas(64) std::atomic<uint64_t> tail;
   alignas(64) std::atomic<uint64_t> head;
   Cell cells[n_cells];
@@ -60,7 +60,8 @@ std::shared_ptr<Segment> Segment::create(uint64_t memory_nbytes) {
   address.pid = getpid();
   address.fd = int(syscall(SYS_memfd_create, "compcoll", MFD_CLOEXEC));  // in all C libraries
   if (address.fd < 0) return nullptr;
-  const bool has_room = limit_of(RLIMIT_FSIZE) >= sizeof(Mailbox);  // beyond which a signal ends the process
+  const bool has_room = limit_of(RLIMIT_FSIZE) >= sizeof(Mailbox);  // growing beyond the limit would end the
+  // process by a signal
   uint8_t* memory =
       has_room && !ftruncate(address.fd, sizeof(Mailbox)) ? map(address.fd, 0, sizeof(Mailbox)) : nullptr;
   if (!memory) {
@@ -82,7 +83,7 @@ std::shared_ptr<Segment> Segment::open(const SegmentAddress& address) {
   snprintf(path, sizeof path, "/proc/%lld/fd/%d", static_cast<long long>(address.pid), address.fd);
   const int fd = ::open(path, O_RDWR | O_CLOEXEC);
   if (fd < 0) return nullptr;
-  // Numbers of processes may mean others here.
+  // The process number may mean another process in this namespace.
   uint64_t token = 0;
   const bool is_it = pread(fd, &token, sizeof token, 0) == sizeof token && token == address.token;
   uint8_t* memory = is_it ? map(fd, 0, sizeof(Mailbox)) : nullptr;
@@ -93,14 +94,13 @@ std::shared_ptr<Segment> Segment::open(const SegmentAddress& address) {
 
 Segment::~Segment() {
   munmap(mailbox_, sizeof(Mailbox));
-  for (const auto& [memory, offset] :
-       offsets_)  // GPUs may be at a registered one as long as the process lives
+  for (const auto& [memory, offset] : offsets_)  // GPUs may access a registered piece until the process ends
     if (offset / piece_nbytes != pinned_) munmap(const_cast<uint8_t*>(memory), piece_nbytes);
   mapped_nbytes -= offsets_.size() * piece_nbytes;
   close(fd_);
 }
 
-// Maps a piece; null if that fails, or if mapped pieces would take too large a part of the addresses.
+// Maps a piece; null if that fails, or if mapped pieces would take too much of the address space.
 uint8_t* Segment::map_piece(uint64_t number) {
   if (number < pieces_.size() && pieces_[number]) return pieces_[number];
   uint8_t* memory = nullptr;
@@ -110,7 +110,7 @@ uint8_t* Segment::map_piece(uint64_t number) {
     mapped_nbytes -= piece_nbytes;
     return nullptr;
   }
-  madvise(memory, piece_nbytes, MADV_HUGEPAGE);  // where the system has them for shared memory
+  madvise(memory, piece_nbytes, MADV_HUGEPAGE);  // if the system supports them for shared memory
   if (pieces_.size() <= number) pieces_.resize(number + 1);
   offsets_[memory] = number * piece_nbytes;
   return pieces_[number] = memory;
@@ -221,7 +221,7 @@ void Segment::pin(uint64_t offset) {
   });
 }
 
-// Registers a piece that is mapped.
+// Registers a mapped piece.
 bool Segment::register_piece(uint64_t number) {
   if (pinned().add(at(number * piece_nbytes), piece_nbytes)) return true;
   std::lock_guard<std::mutex> lock(mutex_);
@@ -232,7 +232,7 @@ bool Segment::register_piece(uint64_t number) {
 void Segment::release(uint8_t* memory, uint64_t nbytes) {
   nbytes = (nbytes + page_nbytes - 1) / page_nbytes * page_nbytes;
   const uint64_t offset = offset_of(memory);
-  // MADV_REMOVE does not take memory that is locked.
+  // MADV_REMOVE would fail on locked memory.
   if (offset / piece_nbytes != pinned_)
     fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(offset), off_t(nbytes));
   std::lock_guard<std::mutex> lock(mutex_);

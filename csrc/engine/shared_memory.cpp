@@ -45,7 +45,7 @@ uint8_t* SharedMemory::get(Pool& pool, uint64_t nbytes) {
   }
   nbytes += sizeof(Front);
   uint8_t* memory = pool.get(nbytes);
-  if (!memory && nbytes <= piece_nbytes) {  // idle blocks of other sizes may have what it takes
+  if (!memory && nbytes <= piece_nbytes) {  // trimming idle blocks of other sizes may make room
     pool.trim();
     memory = pool.get(nbytes);
   }
@@ -57,7 +57,7 @@ uint8_t* SharedMemory::get(Pool& pool, uint64_t nbytes) {
 }
 
 uint8_t* SharedMemory::get_apart(uint64_t nbytes) {
-  const uint64_t all = sizeof(Front) + nbytes + MORE_NBYTES;  // its receiver may send it on
+  const uint64_t all = sizeof(Front) + nbytes + MORE_NBYTES;  // the receiver may forward it
   uint8_t* memory = static_cast<uint8_t*>(operator new(all, alignment));
   (new (memory) Front)->apart = true;
   return memory + sizeof(Front);
@@ -76,7 +76,7 @@ void SharedMemory::release(const uint8_t* frame) {
   else front.readers.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-// Gives a block back to the pool, unless somebody reads it.
+// Returns a block to the pool unless it still has readers.
 bool SharedMemory::put_back(const Block& block) {
   if (front(block.memory).readers.load(std::memory_order_acquire)) return false;
   Pool& pool = own_->is_pinned(block.memory) ? pinned_pool_ : pool_;
@@ -84,7 +84,7 @@ bool SharedMemory::put_back(const Block& block) {
   return true;
 }
 
-// The segment that a frame lies in, and where there; null for any other.
+// The segment that contains a frame, and the frame's offset; null if there is none.
 Segment* SharedMemory::find(const uint8_t* frame, uint64_t* offset) {
   if ((*offset = own_->offset_of(frame))) return own_.get();
   for (const auto& [token, segment] : segments_)
@@ -121,7 +121,7 @@ void SharedMemory::announce(uint64_t token, uint64_t key, int source, int tag, u
   deliver(token, {key, source, tag, 0, 0, nbytes, false, false});
 }
 
-// Posts a notice, or keeps it until the mailbox has room.
+// Posts a notice, or delays it until the mailbox has room.
 void SharedMemory::deliver(uint64_t token, const Notice& notice) {
   auto& delayed = delayed_[token];
   if (!delayed.empty() || !segments_.at(token)->post(notice)) {
@@ -167,8 +167,8 @@ bool SharedMemory::take(uint64_t key, int source, int tag, Arrival* arrival) {
   return true;
 }
 
-// Copies a frame that cannot be mapped into memory of this process; null if there is none. Notifies the
-// frame's owner that the frame is not read here any more.
+// Copies a frame that cannot be mapped into private memory; null if there is none. Notifies the owner that
+// this process no longer reads the frame.
 uint8_t* SharedMemory::copy(const Notice& notice) {
   uint8_t* made = nullptr;
   try {

@@ -13,8 +13,8 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// Least time of a run's operations together for which workers are woken: with them off the caller's core, and
-// without; and of one operation on average.
+// Minimum total time of a run's operations for which workers are woken, if they are kept off the caller's
+// core and if they are not; and minimum average time of one operation.
 constexpr double run_seconds = 2e-4, unplaced_run_seconds = 5e-4, op_seconds = 25e-6;
 
 }  // namespace
@@ -68,7 +68,7 @@ void Workers::wake(size_t n) {
   }
 }
 
-// Has the threads run on the cores of the process without the one that the caller runs on.
+// Moves the threads off the calling thread's core.
 void Workers::leave_core() {
   const int core = sched_getcpu();
   if (core == left_core_.exchange(core)) return;
@@ -96,7 +96,7 @@ void Workers::loop() {
       while (run->work()) {}
       run.reset();
       lock.lock();
-      i = removed == removed_ ? i + 1 : 0;  // else others may have come to this place
+      i = removed == removed_ ? i + 1 : 0;  // otherwise other runs may have moved to this index
     }
     awake_--;
   }
