@@ -17,7 +17,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.editable_wheel import editable_wheel
 from setuptools.modified import newer_group
 
-# The machine that is built for, which need not be this one.
+# True if the target, which need not be this machine, is x86-64.
 X86 = get_platform().endswith(("x86_64", "amd64"))
 # No contraction and no reassociation: the GPU's kernels must give the same bytes.
 CFLAGS = [
@@ -31,7 +31,7 @@ CFLAGS = [
     "-Wno-maybe-uninitialized",
     "-Wno-uninitialized",
 ]
-# Of what calls codecs and MPI: -O2 takes half as long again to compile and is no quicker.
+# Code that only calls codecs and MPI: -O2 takes half as long again to compile and is no faster.
 GLUE = "-O1"
 LEVELS = {"baseline": []}
 if X86:
@@ -42,14 +42,14 @@ ONCE = ["csrc/cpu/dispatch.cpp"]
 PER_LEVEL = sorted(set(map(Path.as_posix, Path("csrc/cpu").rglob("*.cpp"))) - set(ONCE))
 CODEC_HEADERS = glob("csrc/*.h") + glob("csrc/cpu/**/*.h", recursive=True)
 HEADERS = [*CODEC_HEADERS, *glob("csrc/engine/*.h"), *glob("csrc/layer/*.h")]
-# For sanitizers.
+# Flags of sanitizers.
 MORE = os.environ.get("COMPCOLL_ENGINE_FLAGS", "").split()
 
 
 class Build(build_ext):
-    """Builds the shared object first, then what is linked with it.
+    """Build the shared object first, then the extensions that are linked with it.
 
-    Its codecs are compiled once for each of LEVELS.
+    The shared object's codecs are compiled once for each of LEVELS.
     """
 
     def finalize_options(self):
@@ -57,7 +57,7 @@ class Build(build_ext):
         self.parallel = self.parallel or os.cpu_count()
 
     def get_libraries(self, ext):
-        """Without libpython, which must not come with what is preloaded into programs."""
+        """Leave out libpython: preloaded objects must not bring it into programs."""
         return ext.libraries if ext in (native, names) else super().get_libraries(ext)
 
     def build_extensions(self):
@@ -86,7 +86,7 @@ class Build(build_ext):
         built = self.get_ext_fullpath(ext.name)
         if not (self.force or newer_group(ext.depends, built, "newer")):
             return
-        # The longest come first: the widest vectors, and what is last in the alphabet.
+        # The longest jobs come first: the widest vectors, and the last sources in the alphabet.
         levels = reversed(LEVELS.items())
         jobs = [(name, [*CFLAGS, *flags], source) for name, flags in levels for source in reversed(PER_LEVEL)]
         jobs += [
@@ -110,10 +110,10 @@ class Build(build_ext):
 
 
 class EditableWheel(editable_wheel):
-    """Puts the clone on the path, and nothing else: folders beside the package are found from within it.
+    """Put the clone on the path, and nothing else: the package finds the folders beside it.
 
-    With places of their own they would take a finder, which Python asks last, when a clone named compcoll in
-    the current folder has passed for a package.
+    If these folders were mapped, an import finder would be installed. Python asks it last, when a clone named
+    compcoll in the current folder has already passed for a package.
     """
 
     def finalize_options(self):
@@ -127,8 +127,8 @@ def write_operations(path):
     """Write the table of operations for csrc/layer: a ROW for each, in one of two lists.
 
     A ROW has the number of arguments; the names of the blocking and the nonblocking function; a letter for
-    each argument; and whether a rank sends a block to each other, receives one from each, and whether each
-    pair of ranks decides.
+    each argument; and three flags: a rank sends a block to every rank, receives one from every rank, and each
+    pair of ranks decides for itself.
     """
     table = runpy.run_path("compcoll/operations.py")
     letters = {"NONE": "", "ONE": "bnt", "EACH": "bnt", "COUNTED": "bvvt", "TYPED": "bvvw"}
@@ -152,7 +152,7 @@ write_operations(Path("csrc/layer/operations.h"))
 
 SOURCES = [*PER_LEVEL, *ONCE, *sorted(glob("csrc/engine/*.cpp")), *sorted(glob("csrc/layer/*.cpp"))]
 
-# No module: the shared object of codecs, engine and layer, which programs without Python load as well.
+# Not a module: the shared object of codecs, engine and layer, which programs without Python load as well.
 native = Extension(
     "compcoll._native",
     sources=[],
@@ -166,7 +166,7 @@ native = Extension(
     depends=["setup.py", "csrc/exports.map", *HEADERS, *SOURCES],
     language="c++",
 )
-# By the folder of a source. What is in the way of each call is worth more than what begins a schedule.
+# Flags by the folder of a source. The layer runs in every call, so it is optimised more than the engine.
 _NATIVE = ["-std=c++17", "-g0", "-Wall", "-fvisibility-inlines-hidden", "-fno-semantic-interposition", *MORE]
 FLAGS = {
     "cpu": [*CFLAGS, GLUE, "-fvisibility=default"],
@@ -174,7 +174,7 @@ FLAGS = {
     "layer": [*_NATIVE, "-O2"],
 }
 
-# No module either: it is preloaded into programs, and loads the other one.
+# Not a module either: this object is preloaded into programs, and loads the shared object.
 names = Extension(
     "compcoll._names",
     sources=["csrc/preload/preload.cpp"],
@@ -205,7 +205,7 @@ BINDINGS = ["compcoll.core._cpu", "compcoll.core._gpu", "compcoll.engine._engine
 
 
 def description():
-    """README.md, whose links to other files of the clone lead nowhere from a package's page: as text."""
+    """README.md with links into the clone as plain text: on a package's page they would lead nowhere."""
     text = Path("README.md").read_text(encoding="utf-8")
     return re.sub(r"!?\[([^\]]*)\]\((?!https?:|#)[^)]*\)", r"\1", text)
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a field that all ranks hold together; a second run goes on where the first one ended.
+"""Checkpoints of a distributed field; a second run continues where the first one ended.
 
 mpiexec -n 4 python checkpoints.py FOLDER
 mpiexec -n 2 python checkpoints.py FOLDER     # any number of ranks

@@ -15,7 +15,7 @@ import compcoll.torch
 
 def main(codec="bfp:bits=6", steps=20):
     dist.init_process_group("compcoll")  # under torchrun or mpiexec
-    # By operation: the broadcast of the first parameters and of buffers stays lossless.
+    # Rules by operation: the broadcasts of initial parameters and of buffers stay lossless.
     compcoll.torch.set_policy({"*": [{"op": "all_reduce", "codec": codec}, {"codec": "lossless"}]})
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 64))
@@ -27,7 +27,7 @@ def main(codec="bfp:bits=6", steps=20):
         x = torch.randn(256, 64)
         loss = torch.nn.functional.mse_loss(model(x), x @ truth)
         optimizer.zero_grad()
-        loss.backward()  # buckets of gradients travel meanwhile
+        loss.backward()  # buckets of gradients are reduced meanwhile
         optimizer.step()
         if dist.get_rank() == 0 and step % 5 in (0, 4):
             print(f"step {step}: loss {loss.item():.4f}")

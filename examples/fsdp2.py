@@ -21,7 +21,7 @@ POLICY = {
 def main(steps=20):
     dist.init_process_group("compcoll")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
-    compcoll.torch.set_policy(POLICY, strict=True)  # a name that no group has would be an error
+    compcoll.torch.set_policy(POLICY, strict=True)  # an unknown name of a group raises
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 64))
     for layer in model:

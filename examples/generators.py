@@ -1,7 +1,7 @@
 """Reinforcement learning with one trainer and two generators: WeightSync beside gloo.
 
-Generators choose an action for each state and tell the trainer; it takes a step on what was rewarded, in
-float32, and rounds the weights to bfloat16, which the generators get.
+Generators choose an action for each state and send both to the trainer. It takes a step in float32 towards
+rewarded actions, and sends the weights, rounded to bfloat16, to the generators.
 
 torchrun --nproc-per-node 3 generators.py
 """
@@ -26,7 +26,7 @@ def make(dtype):
 
 
 def generate(model):
-    """States and actions: a row of two for each."""
+    """States and chosen actions, one row for each state."""
     state = torch.randint(STATES, (BATCH,))
     with torch.no_grad():
         logits = model(torch.nn.functional.one_hot(state, STATES).to(torch.bfloat16)).float()
@@ -34,7 +34,7 @@ def generate(model):
 
 
 def learn(master, optimizer, batch):
-    """A step on the actions that were rewarded: the right one is the state's remainder."""
+    """Take a step towards rewarded actions; return the mean reward. The right action is the remainder."""
     state, action = batch.unbind(1)
     reward = (state % ACTIONS == action).float()
     logits = master(torch.nn.functional.one_hot(state, STATES).float())

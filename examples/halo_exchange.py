@@ -1,8 +1,8 @@
 """Heat in a plate: a Cartesian communicator, and halos by Isend, Irecv and Sendrecv.
 
-Each rank has a block of the plate and a frame of one point around it, which its neighbours' values fill in
-each step. Rows go by Isend and Irecv, columns, which are copied first, by Sendrecv. The blocks are wide, so
-that a row has more than the 16 KiB from which messages are compressed.
+Each rank has a block of the plate and a halo of one point around it, which is filled with the neighbours'
+values in each step. Rows are exchanged by Isend and Irecv; columns are copied, and exchanged by Sendrecv. The
+blocks are wide, so that a row exceeds the 16 KiB from which messages are compressed.
 
 mpiexec -n 4 python halo_exchange.py [CODEC]     # lossless by default
 """
@@ -18,7 +18,7 @@ ROWS, COLUMNS, STEPS = 64, 4096, 50
 
 
 def exchange(cart, block):
-    """Fill the frame around a block with the neighbours' values."""
+    """Fill the halo around a block with the neighbours' values."""
     up, down = cart.Shift(0, 1)
     requests = [
         cart.Irecv(block[0], source=up, tag=0),
@@ -28,7 +28,7 @@ def exchange(cart, block):
     ]
     left, right = cart.Shift(1, 1)
     for inner, outer, dest, source in ((1, -1, left, right), (-2, 0, right, left)):
-        received = block[:, outer].copy()  # a neighbour that does not exist leaves it as it is
+        received = block[:, outer].copy()  # unchanged if there is no neighbour
         cart.Sendrecv(block[:, inner].copy(), dest, recvbuf=received, source=source)
         block[:, outer] = received
     MPI.Request.Waitall(requests)
@@ -36,7 +36,7 @@ def exchange(cart, block):
 
 def main(codec="lossless"):
     comm = compcoll.Comm(MPI.COMM_WORLD, codec=codec)
-    cart = comm.Create_cart(MPI.Compute_dims(comm.size, 2))  # has the same codec
+    cart = comm.Create_cart(MPI.Compute_dims(comm.size, 2))  # inherits the codec
     waves = [
         np.sin(np.linspace(0, np.pi, n * dim)[n * at : n * (at + 1)])
         for n, dim, at in zip((ROWS, COLUMNS), cart.dims, cart.coords, strict=True)

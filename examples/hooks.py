@@ -1,4 +1,4 @@
-"""Compression beside another backend, here gloo: DDP, FSDP2 or HSDP, each by one line.
+"""Compression beside another backend, here gloo: DDP, FSDP2 or HSDP, each with one line.
 
 torchrun --standalone --nproc-per-node 4 hooks.py [ddp|fsdp2|hsdp] [CODEC]
 COMPCOLL_NODES=0,0,1,1 torchrun ...                        # on one machine, as if on two nodes
@@ -28,7 +28,7 @@ def fsdp2(model, codec):
 
 
 def hsdp(model, codec):
-    """Sharded inside a node, replicated between nodes, where gradients are compressed."""
+    """Shard inside a node and replicate between nodes, where gradients are compressed."""
     shape = 2, dist.get_world_size() // 2
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
     fully_shard(model, mesh=mesh["shard"])

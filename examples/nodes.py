@@ -1,4 +1,4 @@
-"""Two levels: what crosses a node's port, and what stays inside.
+"""A two-level Allreduce: bytes through the nodes' ports, and bytes inside nodes.
 
 mpiexec -n 4 python nodes.py                              # on two nodes of a cluster
 COMPCOLL_NODES=0,0,1,1 mpiexec -n 4 python nodes.py       # on one machine, as if on two nodes

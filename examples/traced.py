@@ -1,4 +1,4 @@
-"""A program to be traced: plain mpi4py, without a word of compcoll.
+"""A program to trace: plain mpi4py, which does not import compcoll.
 
 compcoll run -n 2 --trace trace traced.py
 compcoll report trace                            # tables; trace/report.html and trace/perfetto.json
@@ -20,6 +20,6 @@ for _ in range(10):
     largest = comm.allreduce(float(np.abs(total).max()), op=MPI.MAX)  # small: MPI's own
     field += total / (1 + largest)
 
-request = comm.Ibcast(field, root=0)  # travels while this rank computes
+request = comm.Ibcast(field, root=0)  # in flight while this rank computes
 everyone.sort(axis=1)
 request.Wait()

@@ -1,7 +1,7 @@
 /* The transpose of a matrix whose rows are spread over the ranks, by MPI_Alltoall.
 
-   Each rank has n / size rows of n values. The block of columns that belongs to another rank goes there,
-   and is transposed where it arrives. The program knows nothing of compcoll.
+   Each rank has n / size rows of n values. Each block of columns is sent to the rank that owns its transpose,
+   and is transposed there. The program does not use compcoll itself.
 
    mpicc transpose.c -o transpose -lm
    mpiexec -n 2 ./transpose
@@ -17,7 +17,7 @@ static double value(int row, int column, int n) {
   return sin(2 * M_PI * row / n) + 0.5 * cos(6 * M_PI * column / n);
 }
 
-/* From `rows` of this rank to those of the transpose; `send` and `recv` have as many values. */
+/* Writes this rank's rows of the transpose; `send` and `recv` are scratch buffers of the same size. */
 static void transpose(const double* rows, double* transposed, double* send, double* recv, int n,
                       MPI_Comm comm) {
   int size;

@@ -1,7 +1,7 @@
 """The transposes of a solver: derivatives of a field in slabs, by FFTs and Alltoall.
 
-A field of n x n x n points is cut into slabs along x, one a rank. The derivatives along y and z are local;
-the one along x needs all of x on one rank, for which Alltoall makes slabs along y, and back.
+A field of n x n x n points is cut into slabs along x, one for each rank. Derivatives along y and z are local.
+The derivative along x needs all of x on one rank, so Alltoall transposes to slabs along y, and back.
 
 mpiexec -n 4 python transposes.py [CODEC]        # lossless by default; zfp:rate=16, auto, ...
 """

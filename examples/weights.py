@@ -1,4 +1,4 @@
-"""Weights that change little: a persistent Bcast whose codec sends what changed, exactly.
+"""Weights that change little: a persistent Bcast whose codec sends the changes alone, losslessly.
 
 mpiexec -n 2 python weights.py
 """
@@ -15,13 +15,13 @@ def main():
     comm = compcoll.Comm(MPI.COMM_WORLD, codec="delta")
     rng = np.random.default_rng(0)
     weights = rng.normal(0, 0.02, N).astype(np.float32) if comm.rank == 0 else np.zeros(N, np.float32)
-    call = comm.Bcast_init(weights)  # both ends keep what it carried last
+    call = comm.Bcast_init(weights)  # both ends keep the values of the last one
     for step in range(STEPS):
         if comm.rank == 0:
             changed = rng.random(N) < 0.02
             weights[changed] *= 1 + 1e-6
         else:
-            weights[:] = np.nan  # of no matter: receivers have a copy
+            weights[:] = np.nan  # harmless: receivers keep a copy
         call.Start()
         call.Wait()
         report = comm.report

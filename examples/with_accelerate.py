@@ -1,4 +1,4 @@
-"""Accelerate over gloo: one line compresses the gradients of what `prepare` has made.
+"""Accelerate over gloo: one line compresses the gradients of a model that `prepare` returned.
 
 torchrun --standalone --nproc-per-node 2 with_accelerate.py [CODEC]        # none: gloo alone
 """

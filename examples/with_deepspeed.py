@@ -1,4 +1,4 @@
-"""DeepSpeed over gloo, without ZeRO: gradients are averaged by one line behind the backward pass, compressed.
+"""DeepSpeed over gloo, without ZeRO: one line after the backward pass averages the gradients, compressed.
 
 torchrun --standalone --nproc-per-node 2 with_deepspeed.py [CODEC]        # none: DeepSpeed's own average
 """
@@ -13,7 +13,7 @@ import compcoll.torch
 
 
 def main(codec="bfp:bits=8"):
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled, for a minute
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # compiling it would take a minute
     deepspeed.init_distributed("gloo")
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.GELU(), torch.nn.Linear(512, 1))

@@ -1,4 +1,4 @@
-"""A field in a Zarr array whose chunks are frames, and what it takes on disk with several codecs.
+"""A field in a Zarr array whose chunks are frames, and its size on disk with several codecs.
 
 python zarr_array.py [FOLDER]
 """

@@ -1,7 +1,7 @@
-"""What every codec makes of fixed and random arrays, one line each, for machines to be compared.
+"""Hashes of every codec's results for fixed and random arrays, one line each, to compare machines.
 
-A line has the codec, the type, the shape and the kind of an array, then hashes of its frame, of what that is
-decoded to, of a sum to which it is added, and of the sum of two frames where a codec has one.
+A line has the codec, the type, the shape and the kind of an array, then hashes of its frame, of the decoded
+values, of an accumulator after adding the frame, and of the sum of two frames if the codec has one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SHAPES = ((1,), (63,), (64,), (1021,), (9000,), (1, 1), (5, 67), (40, 33), (3, 4
 
 
 def arrays(dtype: np.dtype, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
-    """Arrays of one type and shape, of integers and powers of two alone: every machine computes the same."""
+    """Arrays of one type and shape, made of integers and powers of two: equal on every machine."""
     rng = np.random.default_rng(zlib.crc32(f"{dtype.name}{shape}".encode()))
     n = int(np.prod(shape))
     steps = rng.integers(-(2**12), 2**12, (2, n))
@@ -65,7 +65,7 @@ def arrays(dtype: np.dtype, shape: tuple[int, ...]) -> Iterator[tuple[str, np.nd
     }
     for kind, (real, imaginary) in kinds.items():
         values = real + 1j * imaginary if dtype.kind == "c" else real
-        # Integers by way of the widest, whose bytes wrap around alike everywhere.
+        # Integers are converted through int64, which wraps around alike everywhere.
         values = values.astype(np.int64) if dtype.kind in "iu" else values
         with np.errstate(over="ignore"):
             yield kind, values.astype(dtype).reshape(shape)
@@ -74,7 +74,7 @@ def arrays(dtype: np.dtype, shape: tuple[int, ...]) -> Iterator[tuple[str, np.nd
 
 
 def line(codec: compcoll.Codec, array: np.ndarray) -> str:
-    """Hashes of all that a codec makes of an array."""
+    """Hashes of a codec's results for an array."""
     frame = codec.encode(array)
     decoded = compcoll.decode(frame)
     total = np.ones(array.shape, decoding.accumulator_dtype(array.dtype))
@@ -97,7 +97,7 @@ def main() -> None:
             wide = dtypes.real_dtype(dtype).itemsize == 8
             if dtype not in codec.dtypes or (spec == "zfp:rate=48" and not wide):
                 continue
-            for i, shape in enumerate(SHAPES):  # with two kinds each, so that every kind meets three shapes
+            for i, shape in enumerate(SHAPES):  # two kinds each, so that every kind has three shapes
                 for kind, array in islice(arrays(dtype, shape), i % 3, None, 3):
                     print(spec, dtype.name, shape, kind, line(codec, array))
     print("checksum", _cpu.checksum(np.arange(100_003, dtype=np.uint32).view(np.uint8)))

@@ -1,6 +1,6 @@
 # cython: language_level=3
 # distutils: language = c++
-"""Compiled code as no caller sees it, for tests and benchmarks, which import tests/serial/internals.py."""
+"""Internals of compiled code for tests and benchmarks, which import tests/serial/internals.py."""
 
 from math import inf
 from time import perf_counter

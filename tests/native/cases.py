@@ -1,4 +1,4 @@
-"""Collectives for the driver: schedules, what every rank gives, what it should have. ``cases.py FILE``."""
+"""Collectives for the driver: schedules, and every rank's blocks before and after. ``cases.py FILE``."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from compcoll.schedule.trace import trace
 
 #: Placements of four ranks on nodes: in order, round robin, one alone.
 NODES = [(0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1, 1)]
-#: Several chunks a block, some above and some below what the stand-in sends early.
+#: Several chunks a block, some above and some below the stand-in's eager limit.
 N, CHUNK = 9000, 2048
 
 
 def values(rank: int, n: int, dtype: str) -> np.ndarray:
-    """Small values that name their origin."""
+    """Small values that depend on the rank and the index."""
     return ((np.arange(n) * 7 + rank * 31) % 101).astype(dtype)
 
 
 def cases(dtype: str):
-    """(name, nodes, schedules, the blocks of each rank before and after)."""
+    """Yield (name, nodes, schedules, each rank's blocks before, and after)."""
     for nodes in ((0,) * 2, (0,) * 3, (0,) * 4, *NODES):
         size, levels = len(nodes), len(set(nodes))
         inputs = [values(rank, N * size, dtype) for rank in range(size)]
@@ -56,7 +56,7 @@ def cases(dtype: str):
 
 
 def _rank(op: str, rank: int, size: int, inputs: list[np.ndarray], total: np.ndarray):
-    """Blocks before and after, and how many of them are sent, of one rank; the root is 0."""
+    """One rank's blocks before and after, and how many of them it sends; the root is rank 0."""
     mine = inputs[rank]
     blocks, zero = np.split(mine, size), np.zeros(N, mine.dtype)
     first = [np.split(x, size)[0] for x in inputs]
@@ -82,7 +82,7 @@ def _rank(op: str, rank: int, size: int, inputs: list[np.ndarray], total: np.nda
 
 
 def write(file: BinaryIO) -> None:
-    """All cases: integers as they are, and floats by a lossy codec."""
+    """Write all cases: integers uncompressed, and floats by a lossy codec."""
     found = [(*case, "raw", 0.0) for case in cases("i4")]
     # Every addition of the largest sum can be off by a step of the scale.
     found += [(*case, "int8", 4 * 4 * 400 / 127) for case in cases("f4") if "compressed" not in case[0]]

@@ -1,4 +1,4 @@
-# Places of values that are not side by side (csrc/engine/layout.h), as the layer finds them in datatypes.
+# Layouts of noncontiguous values (csrc/engine/layout.h), as the layer derives them from datatypes.
 
 
 cdef extern from "engine/layout.h" namespace "compcoll::engine" nogil:
@@ -37,11 +37,11 @@ cdef class Layout:
     kind : int
         RUN, LOOP, RUNS or PARTS.
     nbytes : int
-        Of the packed block.
+        Size of the packed block.
     count, stride : int
-        Of a LOOP, the stride in bytes.
+        Iterations of a LOOP, and its stride in bytes.
     child : Layout or None
-        Of a LOOP.
+        Body of a LOOP.
     """
 
     cdef shared_ptr[CLayout] own
@@ -64,14 +64,14 @@ cdef class Layout:
         return self.own.get().stride
 
     def gather(self, uintptr_t origin, uint64_t first, uint64_t end):
-        """Bytes ``first`` to ``end`` of the packed block whose first byte is at an address."""
+        """Pack bytes ``first`` to ``end`` of the block at address ``origin``."""
         packed = np.empty(end - first, np.uint8)
         cdef uintptr_t to = address_of(packed)
         c_gather(self.own.get()[0], <const uint8_t*>origin, first, end, <uint8_t*>to)
         return packed
 
     def scatter(self, uintptr_t origin, uint64_t first, packed):
-        """Overwrite those from ``first`` on with a contiguous array of uint8."""
+        """Unpack an array of uint8 into the block from packed byte ``first`` on."""
         cdef uint64_t end = first + packed.size
         cdef uintptr_t source = address_of(packed)
         c_scatter(self.own.get()[0], <uint8_t*>origin, first, end, <const uint8_t*>source)
@@ -86,21 +86,21 @@ cdef Layout layout_from(shared_ptr[CLayout] own):
 
 
 cdef class Entry:
-    """One entry of a datatype, as the layer has it: its elements and the layout of its bytes.
+    """One entry of a datatype, as the layer describes it: its elements and the layout of its bytes.
 
     Attributes
     ----------
     element : numpy.dtype or None
-        The basic type of all its values, a complex one for pairs of real numbers; None where there are
-        several, or one that frames do not hold.
+        The basic type of all values, complex for pairs of real numbers; None if there are several types, or
+        one that frames cannot hold.
     n : int
-        How many real numbers, or integers, it has.
+        Count of real numbers or integers.
     is_basic : bool
-        Whether entries are elements of an array.
+        True if entries are elements of an array.
     extent, lower, length : int
-        MPI's extent, and where its bytes begin and over how many they stretch.
+        MPI's extent, the offset of the first byte, and the bytes from the first to the last one.
     shape : tuple of int or None
-        Elements along each dimension, the last one the fastest in packed order, where it has a shape.
+        Elements along each dimension, the last one fastest in packed order; None without a shape.
     """
 
     cdef readonly object element, shape
@@ -109,7 +109,7 @@ cdef class Entry:
     cdef CPiece own
 
     def piece_of(self, int64_t n):
-        """Find the bytes of ``n`` entries: the first one from where they start, and the layout."""
+        """Offset of the first byte of ``n`` entries, and their layout."""
         cdef CPiece many = repeated(n, self.extent, self.own)
         return many.offset, layout_from(many.layout)
 
@@ -119,7 +119,7 @@ cdef class Entry:
 
 
 def entry_of(datatype) -> Entry:
-    """The `Entry` of a datatype; MPI's error where it is not committed."""
+    """The `Entry` of a datatype; raises MPI.ERR_TYPE if it is not committed."""
     cdef const CType* found = type_of(handle(datatype))
     cdef Entry entry = Entry()
     if found == NULL:

@@ -1,4 +1,4 @@
-# Single schedules that run, and what this process receives meanwhile.
+# Runs of single schedules, and the messages that this process receives.
 
 
 cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
@@ -38,7 +38,7 @@ cdef extern from "layer/engine.h" namespace "compcoll::layer" nogil:
 
 
 def set_recv_hook(recv_hook):
-    """Call ``recv_hook(message)`` with each message that arrives, a uint8 array, or never."""
+    """Call ``recv_hook(message)`` with each message that arrives, a uint8 array; None removes the hook."""
     global _recv_hook
     _recv_hook = recv_hook
     if recv_hook is None:
@@ -64,11 +64,11 @@ cdef class Running:
     comm : int
         Handle of a private communicator with the error handler ``ERRORS_RETURN``.
     first, n : int
-        The tags of the call.
+        The first tag of the call, and how many it has.
     buffers : list of numpy.ndarray or DeviceArray
-        The caller's, in the order of the schedule.
+        The caller's buffers, in the order of the schedule.
     direct : bool
-        Whether MPI takes frames in memory of GPUs.
+        True if MPI accepts frames in GPU memory.
     """
 
     cdef shared_ptr[CRun] run
@@ -126,7 +126,7 @@ cdef CGpu* gpu_of_number(int number) noexcept:
 
 
 cdef cbool record(CMarks* marks, CGpu* gpu, CDeviceFault* fault) noexcept:
-    with nogil:  # who asks for a stream may need the interpreter's lock
+    with nogil:  # recording may need the interpreter's lock
         return marks.record(gpu, fault)
 
 
@@ -141,12 +141,12 @@ def wait(*runs, double limit=inf):
     Returns
     -------
     bool
-        Whether all are complete.
+        True if all are complete.
 
     Raises
     ------
     TimeoutError
-        Where no run progressed for COMPCOLL_TIMEOUT.
+        If no run progressed for COMPCOLL_TIMEOUT.
     BaseException
         Raised by the handler of a second signal.
     """

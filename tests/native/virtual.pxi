@@ -37,11 +37,11 @@ def run_in_virtual_time(list ranks, profile, int size, bint flip, bint records, 
     seconds : float
     messages, wire_nbytes : int
     stuck : list of int
-        Ranks that wait for ever.
+        Ranks that never finish.
     lost : int
-        Messages that nobody receives.
+        Messages that are never received.
     intervals : numpy.ndarray
-        Of type ``interval``.
+        An array of type ``interval``.
     """
     cdef Machine m
     cdef vector[shared_ptr[CSchedule]] schedules

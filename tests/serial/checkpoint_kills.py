@@ -1,7 +1,7 @@
 """``python checkpoint_kills.py [KILLS]``: kill savers at random moments; a complete set always loads.
 
-Each run loads what is there, which has to be what was saved, of no earlier step than the last save that
-returned, and goes on to save until one of its ranks is killed.
+Each run loads the newest set, which must be correct and no older than the last save that returned. It then
+saves until one of its ranks is killed.
 """
 
 import os
@@ -54,7 +54,7 @@ def save(folder: Path) -> None:
 
 
 def kill_once(folder: Path, mpiexec: str, rng: random.Random) -> None:
-    """Start ranks, and kill one of them at some moment; RuntimeError where they find something wrong."""
+    """Start ranks and kill one at a random moment; raises RuntimeError if a rank loads wrong values."""
     pids = [folder / f"pid-{rank}" for rank in range(RANKS)]
     for pid in pids:
         pid.unlink(missing_ok=True)
@@ -70,14 +70,14 @@ def kill_once(folder: Path, mpiexec: str, rng: random.Random) -> None:
     if running.poll() is None:
         os.kill(int(rng.choice(pids).read_text()), signal.SIGKILL)
     output, _ = running.communicate(timeout=60)
-    # What a rank says whose partner was killed while it received is MPI's error.
+    # A rank whose peer is killed during a receive prints MPI's error, which is expected.
     failed = "Traceback" in output and "mpi4py.MPI.Exception" not in output
     if running.returncode == WRONG or "is wrong" in output or failed:
         raise RuntimeError(output)
 
 
 def main(kills: int, mpiexec: str) -> int:
-    """How many steps were saved."""
+    """Kill ranks so many times; return the number of saved steps."""
     rng = random.Random(kills)
     with tempfile.TemporaryDirectory(prefix="checkpoint-kills-") as made:
         folder = Path(made)

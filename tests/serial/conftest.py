@@ -7,13 +7,13 @@ import pytest
 
 from compcoll.core import _cpu
 
-# With it a printed line is two writes, between which another rank writes to the same pipe.
+# If it is set, a printed line is two writes, between which another rank can write to the same pipe.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Load the library that stands for NVIDIA's, where tests need one, before the engine looks for that."""
+    """Load the stand-in for NVIDIA's driver, if tests need one, before the engine looks for a driver."""
     if config.getoption("gpu", False):
         return
     need = any({"cupy", "device"} & set(getattr(item, "fixturenames", ())) for item in items)
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(params=_cpu.available_levels())
 def level(request):
-    """Each instruction-set level of this processor in turn, as the one in use; its name."""
+    """Use each instruction-set level of this processor in turn; return its name."""
     before = _cpu.level()
     _cpu.set_level(request.param)
     yield request.param
@@ -36,7 +36,7 @@ def level(request):
 @pytest.fixture
 def run():
     """Run a command of the command line, and return its result."""
-    from click.testing import CliRunner  # which tests on other machines do without
+    from click.testing import CliRunner  # tests on other machines run without it
 
     from compcoll.cli import main
 
@@ -48,7 +48,7 @@ def run():
 
 @pytest.fixture
 def outside(monkeypatch):
-    """As if no process manager had started this process."""
+    """Remove the variables of process managers, as if none had started this process."""
     from compcoll import launch
 
     for mark in launch._MARKS:
@@ -57,7 +57,7 @@ def outside(monkeypatch):
 
 @pytest.fixture
 def cupy(request):
-    """CuPy of this machine with ``--gpu``, or what stands for it."""
+    """This machine's CuPy with ``--gpu``, otherwise the stand-in."""
     if request.config.getoption("gpu", False):
         from compcoll.devices import cuda
 
@@ -80,7 +80,7 @@ def cupy(request):
 
 @pytest.fixture
 def device():
-    """A GPU of the library that stands for NVIDIA's, which has to be sound in the end."""
+    """A GPU of the stand-in driver, which must be sound at the end."""
     from standin import Device, installed
 
     with installed():
@@ -92,7 +92,7 @@ def device():
 
 @pytest.fixture(scope="module")
 def comm():
-    """A communicator of this process, and an engine."""
+    """A communicator of this process; starts the engine."""
     from mpi4py import MPI
 
     from compcoll.engine.start import start_engine

@@ -1,4 +1,4 @@
-"""The kernels of csrc/cuda on the CPU, through tests/native/executor.h, at once; standin.py has streams."""
+"""Kernels of csrc/cuda on the CPU, run at once through tests/native/executor.h; standin.py has streams."""
 
 import ctypes
 import fcntl
@@ -20,7 +20,7 @@ import numpy as np
 from compcoll.devices.kernels import all_kernels
 from compcoll.devices.nvrtc import csrc_dir, fixed_in
 
-#: Folder of what runs kernels: executor.cpp, with executor.h and fibers.h.
+#: Folder of executor.cpp, executor.h and fibers.h, which run kernels.
 NATIVE = Path(__file__).resolve().parents[1] / "native"
 PLAIN = [
     "-std=c++17",
@@ -33,27 +33,27 @@ PLAIN = [
     "-Wno-unknown-pragmas",
     "-Werror",
 ]
-#: With the checks of each access, which take as long to compile as the rest.
+#: Flags that check each access, which doubles the compile time.
 FLAGS = [*PLAIN, "-fsanitize=alignment,shift,bounds"]
 GUARD = 256
 _ONE_AT_A_TIME = threading.Lock()  # the emulated threads of a launch are global state of its library
 
 
 def compiler():
-    """The words of the compiler; none where there is none for x86."""
+    """The compiler's command as words; empty without a compiler for x86."""
     words = shlex.split(os.environ.get("CXX", "g++"))
     return words if shutil.which(words[0]) and os.uname().machine == "x86_64" else []
 
 
 def compile_kernels(sources: Path, modules, folder: Path, library: Path, flags=FLAGS) -> None:
-    """Make a library of some of the kernels' modules, and what runs them, in a copy of csrc."""
+    """Compile modules of kernels from a copy of csrc, with the code that runs them, into a library."""
     cuda = sources / "cuda"
     units = {"executor": f'#include "{NATIVE}/executor.cpp"\n'}
     for module in modules:
         file, *fixed = module.split("-")
         front, behind = f"#define CC_FIXED {fixed_in(module)}\n", "#undef CC_FIXED\n"
         text = f'#include "{cuda}/{file}.cu"\n'
-        # Those of a type together, in little time.
+        # Instances for one type are compiled together, which takes less time.
         unit = "-".join([file, *fixed[:1]])
         units[unit] = units.get(unit, "") + (front + text + behind if fixed else text)
 
@@ -81,9 +81,9 @@ def run(command) -> None:
 
 
 def library_path() -> Path | None:
-    """Where the executor of this state of the sources is, or will be; None without a compiler for x86.
+    """Path of the executor for this state of the sources, built or not; None without a compiler for x86.
 
-    It checks accesses in runs of all tests; in runs of the sample where such a library is there already.
+    The executor checks accesses if EXHAUSTIVE is set, or if such a library exists already.
     """
     if not compiler():
         return None
@@ -108,7 +108,7 @@ def _library(flags) -> Path:
 
 
 def make_once(library: Path, make) -> None:
-    """Have ``make(scratch)`` make a library in a folder, unless it is there or another process makes it."""
+    """Make a library with ``make(scratch)``, unless it exists or another process makes it."""
     if library.exists():
         return
     with (
@@ -121,7 +121,7 @@ def make_once(library: Path, make) -> None:
 
 
 def build(library: Path | None = None) -> Path | None:
-    """Compile the executor where that is needed; None as `library_path`."""
+    """Compile the executor if needed; return its path, or None without a compiler for x86."""
     library = library or library_path()
 
     def make(scratch: Path) -> Path:
@@ -135,7 +135,7 @@ def build(library: Path | None = None) -> Path | None:
 
 
 def make_by_one(comm, make) -> None:
-    """Have rank 0 compile something where it can, and the others wait for it."""
+    """Compile on rank 0, if it has a compiler, while the other ranks wait."""
     error = None
     if comm.Get_rank() == 0 and compiler():
         try:
@@ -150,9 +150,9 @@ def make_by_one(comm, make) -> None:
 
 
 def seeds():
-    """Seeds of the orders in which blocks, warps and lanes take turns: others in every process.
+    """Seeds of the random orders of blocks, warps and lanes; every process starts at another one.
 
-    ``COMPCOLL_EXECUTOR_SEED`` is the first one of a run that is to be repeated; a test that fails prints it.
+    ``COMPCOLL_EXECUTOR_SEED`` sets the first seed, to repeat a run; a failing test prints it.
     """
     first = int(os.environ.get("COMPCOLL_EXECUTOR_SEED") or 1 + time.time_ns() % 10**9)
     print(f"COMPCOLL_EXECUTOR_SEED={first}", file=sys.stderr)
@@ -160,7 +160,7 @@ def seeds():
 
 
 class Memory:
-    """Bytes at a multiple of 16 (plus ``shift``), poisoned, with guards on both sides."""
+    """Poisoned bytes at a multiple of 16 plus ``shift``, with guards on both sides."""
 
     def __init__(self, nbytes: int, shift: int = 0):
         whole = np.full(nbytes + 2 * GUARD + 32, 0xA5, np.uint8)
@@ -171,7 +171,7 @@ class Memory:
         self.address = self.data.ctypes.data
 
     def untouched(self) -> bool:
-        """Whether nobody wrote past an end."""
+        """True if no byte outside was written."""
         return all((part == 0xA5).all() for part in self._outside)
 
 
@@ -187,7 +187,7 @@ class Executor:
 
     def __init__(self, library: Path, max_grid: int = 6, seed: int | None = None, resident: int = 6):
         if not library.exists():
-            build(library)  # by the first test that needs it: others go on meanwhile
+            build(library)  # by the first test that needs it; other tests run meanwhile
         self.library = ctypes.CDLL(str(library))
         self.library.executor_launch.restype = ctypes.c_char_p
         self._seeds = seeds() if seed is None else repeat(seed)

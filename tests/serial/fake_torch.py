@@ -1,7 +1,7 @@
-"""What the backend uses of torch.cuda, on the tests' driver (standin.py).
+"""The part of torch.cuda that the backend uses, on the stand-in driver (standin.py).
 
-Tensors are torch's of the host, in memory of that driver's devices. So an operation of torch on one runs at
-once, unless the backend launches it: then it is a function of the host in a stream.
+Tensors are torch's CPU tensors in memory of the driver's devices. An operation of torch on one runs at once,
+unless the backend launches it: then it runs as a host function in a stream.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from compcoll.torch import gpu
 
 
 def _device(device=None) -> standin.Device:
-    """A device by what torch takes for one: none for the first, a number, or a `torch.device`."""
+    """The device for an argument as torch takes it: None for the first, a number, or a `torch.device`."""
     if isinstance(device, standin.Device):
         return device
     return standin.device_of(getattr(device, "index", device) or 0)
@@ -36,7 +36,7 @@ class Event(standin.Event):
 
 
 class Stream(standin.Stream):
-    """A stream, which is given out again once it is idle: destroying one would wait for it."""
+    """A stream that is reused once it is idle, since destroying one would wait for it."""
 
     _idle: ClassVar = defaultdict(deque)  # handles by device
 
@@ -62,15 +62,15 @@ class Stream(standin.Stream):
 
 
 def current_stream(device=None) -> Stream:
-    """The calling thread's."""
+    """The calling thread's current stream."""
     stream = _device(device).current
     return stream if isinstance(stream, Stream) else Stream(stream.device, stream.ptr)
 
 
 class Pool:
-    """Memory as torch's allocator has it: what is freed goes at once to the next tensor of its stream.
+    """Memory pool like torch's caching allocator: the next tensor of a stream gets freed memory at once.
 
-    Its values are lost there. Other streams that use it have to be recorded.
+    Reused memory is overwritten. Other streams that use it have to be recorded.
     """
 
     def __init__(self, device: standin.Device):
@@ -113,7 +113,7 @@ class Block:
         self._pool.put(self._key, self._memory, self.streams.values())
 
 
-#: By address.
+#: Blocks by address.
 _blocks: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
 
@@ -124,13 +124,13 @@ def _block(tensor) -> Block | None:
 
 
 def record_stream(tensor, stream) -> None:
-    """Have the memory of a tensor wait for a stream, too, before it is given out again."""
+    """Delay the reuse of a tensor's memory until a stream has finished with it, too."""
     if (block := _block(tensor)) is not None and stream.ptr != block._key[0]:
         block.streams[stream.ptr] = stream
 
 
 def _borrowed(value):
-    """A tensor's memory, which this does not keep; other values as they are."""
+    """A view of a tensor's memory that does not keep it alive; other values unchanged."""
     if not isinstance(value, torch.Tensor) or (block := _block(value)) is None:
         return value
     memory = (ctypes.c_uint8 * value.untyped_storage().nbytes()).from_address(block.address)
@@ -141,7 +141,7 @@ def _borrowed(value):
 
 
 def put(stream, run) -> None:
-    """Append an operation of torch to a stream, which keeps no tensor that the operation has."""
+    """Append an operation of torch to a stream, without keeping the operation's tensors alive."""
     cells = tuple(CellType(_borrowed(cell.cell_contents)) for cell in run.__closure__ or ())
     borrowing = FunctionType(run.__code__, run.__globals__, closure=cells)
 
@@ -153,7 +153,7 @@ def put(stream, run) -> None:
 
 
 class Gpu(gpu.Gpu):
-    """The backend's own, but for what needs memory of a GPU.
+    """The backend's `Gpu`, except where that needs real GPU memory.
 
     Attributes
     ----------
@@ -166,7 +166,7 @@ class Gpu(gpu.Gpu):
         self._pool = Pool(self.device)
 
     def of(self, tensor):
-        """What takes the place of `compcoll.torch.gpu.of`."""
+        """Replacement of `compcoll.torch.gpu.of`."""
         block = _block(tensor)
         return gpu.HOST if block is None or block._pool is not self._pool else self
 
@@ -185,7 +185,7 @@ class Gpu(gpu.Gpu):
         stream.synchronize()
 
     def tensor(self, values):
-        """A copy of a tensor, which gets its values later, in the caller's current stream."""
+        """A copy of a tensor, filled asynchronously in the caller's current stream."""
         result, copied = self.empty(values.numel(), values.dtype), values.detach().clone().reshape(-1)
         self.do(lambda: result.copy_(copied))
         return result.view(values.shape)
@@ -205,7 +205,7 @@ def _names(mine):
 
 @contextmanager
 def installed(mine):
-    """Tensors in memory of a `Gpu` are taken for those of a GPU."""
+    """Treat tensors in memory of a `Gpu` as tensors of a GPU."""
     patches = [mock.patch.object(*where, what) for where, what in _names(mine).items()]
     for patch in patches:
         patch.start()
@@ -220,7 +220,7 @@ _installed: list = []
 
 
 def install():
-    """The same for the rest of the process, and everything happens at once."""
+    """Like `installed`, for the rest of the process, and with synchronous streams."""
     standin.load().lib.standin_eager(1)
     _installed.append(mine := Gpu())
     _installed.append(installed(mine))

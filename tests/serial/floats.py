@@ -1,4 +1,4 @@
-"""What the tests of the lossy codecs share: float arrays of every kind, exact errors, guarded decoding."""
+"""Helpers of the lossy codecs' tests: float arrays of every kind, exact errors, guarded decoding."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -14,7 +14,7 @@ GUARD = 256
 
 
 def reals(array):
-    """Complex numbers as pairs, everything else as it is, flat."""
+    """Flat view of an array, with complex numbers as pairs of real ones."""
     return array.reshape(-1).view(dtypes.real_dtype(array.dtype))
 
 
@@ -24,7 +24,7 @@ def finite(array):
 
 
 def values(dtype, n, seed=0):
-    """Of many magnitudes, with zeros, whole blocks of them, and subnormals beside what zfp just carries."""
+    """Values of many magnitudes, with zeros, blocks of zeros, and subnormals beside tiny values."""
     rng = np.random.default_rng(seed)
     real = dtypes.real_dtype(dtype)
     count = n * (2 if dtype.kind == "c" else 1)
@@ -40,7 +40,7 @@ def values(dtype, n, seed=0):
 
 
 def same(a, b):
-    """Whether two arrays have the same bytes."""
+    """True if two arrays have the same bytes."""
     return np.array_equal(np.asarray(a).view(np.uint8), np.asarray(b).view(np.uint8))
 
 
@@ -49,7 +49,7 @@ def exact(value):
 
 
 def largest_error(array, decoded):
-    """Largest error of finite values, exactly: of those whose rounded error is close to the largest."""
+    """Exact largest error of finite values, from those whose rounded error is close to the largest."""
     mask = finite(array)
     x, y = reals(array)[mask], reals(decoded)[mask]
     rounded = np.abs(x.astype(np.longdouble) - y.astype(np.longdouble))
@@ -104,7 +104,7 @@ def arrays(draw, dtype=None, finite_only=False, max_size=130):
 
 
 def decode_guarded(codec, params, payload, dtype, n):
-    """The decoded array and the status, after a look at the bytes around the output."""
+    """Decode, check that the bytes around the output are untouched, and return the array and the status."""
     nbytes = n * dtype.itemsize
     room = np.full(nbytes + 2 * GUARD, 0xA5, np.uint8)
     dst = room[GUARD : GUARD + nbytes]
@@ -115,9 +115,9 @@ def decode_guarded(codec, params, payload, dtype, n):
 
 
 def decode_add_guarded(codec, params, payload, dtype, start):
-    """The same for adding to a copy of ``start``, which has the accumulator's dtype.
+    """Like `decode_guarded`, but adds to a copy of ``start``, which has the accumulator's dtype.
 
-    The status is None, and the copy as it was, where the codec has no fused addition.
+    The status is None, and the copy is unchanged, if the codec has no fused addition.
     """
     room = np.full(start.nbytes + 2 * GUARD, 0xA5, np.uint8)
     dst = room[GUARD : GUARD + start.nbytes]
@@ -130,7 +130,7 @@ def decode_add_guarded(codec, params, payload, dtype, start):
 
 
 def encode(codec, array):
-    """Payload (or the negative status), bound of real numbers and params, in as much room as frames have."""
+    """Payload (or the negative status), bound of real numbers, and params; the capacity is a frame's."""
     out = np.empty(array.nbytes + 64, np.uint8)
     nbytes, bound, params = _cpu.encode(*codec._arguments(array), bits(array), out)
     return (nbytes if nbytes < 0 else out[:nbytes].copy()), bound, params
@@ -150,7 +150,7 @@ def on_every_level(f, *args):
 
 
 def sum_of_frames(a, b):
-    """The frame of the sum of two that a codec adds without decoding; None where it does not."""
+    """Sum of two frames, as a frame, if the codec adds them without decoding; otherwise None."""
     first, second = inspect(a), inspect(b)
     index, code, shape = _cpu.index(first.codec), dtypes.code_of(first.dtype), first.shape or (1,)
     alike = (first.codec, first.shape, first.params) == (second.codec, second.shape, second.params)

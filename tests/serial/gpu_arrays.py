@@ -1,4 +1,4 @@
-"""Arrays on a GPU between guards, and codecs on them; the GPU is CuPy's, or that of what stands for it."""
+"""Guarded arrays on a GPU, and codecs on them; the GPU is CuPy's or the stand-in's."""
 
 import numpy as np
 from floats import same
@@ -15,7 +15,7 @@ GUARD = 256
 
 
 class Room:
-    """Bytes of a GPU between guards, ``shift`` behind a multiple of 16, all poisoned."""
+    """Poisoned bytes of a GPU between guards, at a multiple of 16 plus ``shift``."""
 
     def __init__(self, cupy, nbytes: int, shift: int = 0):
         self._whole = wrap(cupy.full(nbytes + 2 * GUARD, 0xA5, np.uint8))
@@ -24,7 +24,7 @@ class Room:
 
     @property
     def bytes(self) -> np.ndarray:
-        """A copy on the host, where nobody wrote past an end."""
+        """A copy on the host, after checking that the guards are untouched."""
         whole = np.asarray(self._whole)
         assert (whole[: self._inside.start] == 0xA5).all()
         assert (whole[self._inside.stop :] == 0xA5).all()
@@ -32,7 +32,7 @@ class Room:
 
 
 class Array:
-    """A copy of an array, of any dtype and shape: not every CuPy has bfloat16."""
+    """A GPU copy of an array of any dtype, since not every CuPy has bfloat16."""
 
     def __init__(self, cupy, values, shift=0):
         self.memory = Room(cupy, values.nbytes, shift).memory.view(values.dtype)
@@ -45,14 +45,14 @@ class Array:
 
 
 def encode(cupy, spec, values, shift=0):
-    """The frame of an array on the GPU, as bytes of the host."""
+    """Encode an array on the GPU; return the frame's bytes on the host."""
     room = Room(cupy, HEADER_NBYTES + values.nbytes + SLACK)
     nbytes = codec(spec).encode(Array(cupy, values, shift), room.memory).nbytes
     return room.bytes[:nbytes]
 
 
 def decode(cupy, frame, start=None, shift=0):
-    """The values of a frame on the GPU; or those of one on the host, added to others on the GPU."""
+    """Decode a frame on the GPU; or add the values of a host frame to ``start`` on the GPU."""
     info = inspect(frame)
     dtype = info.dtype if start is None else start.dtype
     room = Room(cupy, info.size * dtype.itemsize, shift * dtype.itemsize // info.dtype.itemsize)
@@ -75,7 +75,7 @@ def same_numbers(a, b):
 
 
 def check(cupy, spec, values, shift=0):
-    """Frame, values and sums of an array are those of the host; the codec of its frame."""
+    """Check that an array's frame, values and sums equal the host's; return the codec of its frame."""
     host = codec(spec).encode(values)
     what = spec, values.dtype, values.shape
     assert np.array_equal(encode(cupy, spec, values, shift), host), what

@@ -1,6 +1,6 @@
-"""Compiled code as no caller sees it: runs of one schedule, received messages, layouts, virtual time.
+"""Internals of compiled code: runs of one schedule, received messages, layouts, virtual time.
 
-An extension of tests/native has them, which is linked with the library of compcoll.
+An extension of tests/native, linked with compcoll's library, provides them.
 """
 
 import sys

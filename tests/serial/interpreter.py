@@ -1,7 +1,7 @@
-"""Schedules of all ranks carried out with real values, one operation at a time: the oracle of the algorithms.
+"""Interpreter of all ranks' schedules on real values, one operation at a time: the oracle of the algorithms.
 
-It knows nothing of time, frames or errors: a frame is a copy of values. Which of the operations that may come
-next does come is left to chance, as the engine's threads and the network leave it.
+There are no times, codecs or errors: a frame is a copy of values. The next operation is drawn at random from
+those that are ready, since threads and the network finish in any order.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import numpy as np
 
 from compcoll.schedule.graph import NONE, Kind, Schedule
 
-#: Tags of a call where MPI has no more of them than its standard demands.
+#: Tags of a call if MPI has only as many as its standard requires.
 N_TAGS = 504
 
 
 class Stuck(AssertionError):
-    """Operations wait for ever."""
+    """Some operations can never complete."""
 
 
 def check(schedule: Schedule, n_tags: int) -> None:
-    """What holds for every schedule, in a call that has so many tags."""
+    """Check the invariants of a schedule in a call with ``n_tags`` tags."""
     dependencies = schedule.dependencies()
     kinds, peers, tags = (schedule.ops[name].tolist() for name in ("kind", "peer", "tag"))
-    behind: list[int] = []  # a bit for each operation that an operation waits for, at any distance
+    behind: list[int] = []  # bit sets of direct and indirect dependencies
     last: dict[tuple[int, int, int], int] = {}
     assert list(map(len, dependencies)) == schedule.ops["n_deps"].tolist()
     for i, (peer, tag, before) in enumerate(zip(peers, tags, dependencies, strict=True)):
         assert all(k < i for k in before), f"operation {i} waits for a later one"
         behind.append(reduce(or_, (behind[k] | 1 << k for k in before), 0))
         if kinds[i] in (Kind.SEND, Kind.RECV):
-            # Messages may overtake each other: those with equal tags are apart, at both ends.
+            # Messages may overtake each other, so dependencies must order equal tags, at both ends.
             key = kinds[i], peer, tag % n_tags
             assert key not in last or behind[i] >> last[key] & 1, (
                 f"rank {schedule.rank}: operation {i} may overtake {last[key]}, which has its tag {tag}"
@@ -52,7 +52,7 @@ def check(schedule: Schedule, n_tags: int) -> None:
 
 
 class Rank:
-    """One rank's memory and what it has still to do."""
+    """One rank's memory and pending operations."""
 
     def __init__(self, schedule: Schedule, buffers: list[np.ndarray]):
         self.schedule = schedule
@@ -81,9 +81,9 @@ class Rank:
 def interpret(
     schedules: list[Schedule], buffers: list[list[np.ndarray]], seed: int = 0, n_tags: int = N_TAGS
 ) -> None:
-    """Run the schedules of all ranks to their ends; ``buffers`` are each rank's blocks.
+    """Run the schedules of all ranks to completion; ``buffers`` are each rank's blocks.
 
-    A message is matched by its tag alone, of the ``n_tags`` that the call has.
+    Messages are matched by source, destination, and tag modulo ``n_tags``.
     """
     random = Random(seed)
     for schedule in schedules:

@@ -24,9 +24,9 @@ def compile_kernels(name: str, arch: str, options: tuple[str, ...] = ()) -> tupl
     Parameters
     ----------
     arch : str
-        Such as ``sm_90``.
+        The architecture, such as ``sm_90``.
     options : tuple of str
-        Besides `OPTIONS`.
+        Options in addition to `OPTIONS`.
 
     Returns
     -------
@@ -37,7 +37,7 @@ def compile_kernels(name: str, arch: str, options: tuple[str, ...] = ()) -> tupl
     Raises
     ------
     Unavailable
-        Without cuda-bindings or the NVRTC library.
+        If cuda-bindings or the NVRTC library is missing.
     CompileError
     """
     try:

@@ -1,6 +1,6 @@
-"""Kernels launched by themselves, for tests and for measurements: jobs as the engine makes them.
+"""Single kernel launches for tests and measurements, with jobs as the engine makes them.
 
-This module knows addresses, not arrays, so that the same code runs on a GPU (benchmarks/gpu_machine.py) and
+This module uses addresses, not arrays, so that the same code runs on a GPU (benchmarks/gpu_machine.py) and
 in the executor (executor.py).
 """
 
@@ -60,7 +60,7 @@ RESULT = np.dtype(
 
 #: Decoders that do not form checksums begin with this kernel.
 CHECKSUM = kernels.decoders("raw", np.dtype("u1"), (0, 0), False)[0]
-#: The least that a tile of a look-back takes, in units of the codec (csrc/cuda/scan.cuh).
+#: Smallest tile of a look-back, in units of the codec (csrc/cuda/scan.cuh).
 _TILES = {"mpc": 1 << 14, "szp": 1 << 12, "float": 1 << 12}
 
 
@@ -78,7 +78,7 @@ class Block:
 
 
 class Launcher(Protocol):
-    """A device, as far as a batch needs it. Everything happens in the order of the calls."""
+    """Device interface of a batch. Calls take effect in order."""
 
     #: Blocks of 128 threads that keep the device busy.
     max_grid: int
@@ -90,7 +90,7 @@ class Launcher(Protocol):
         """Copy the host's side to the device."""
 
     def scratch(self, nbytes: int) -> int:
-        """Address of memory that is kept until all is done."""
+        """Address of memory that is kept until the batch is complete."""
 
     def zero(self, address: int, nbytes: int) -> None:
         """Zero memory of the device."""
@@ -103,7 +103,7 @@ class Launcher(Protocol):
 
 
 class Batch:
-    """Results and jobs of ``n`` frames in one piece of memory, which one copy brings over."""
+    """Results and jobs of ``n`` frames in contiguous memory, which one copy uploads."""
 
     def __init__(self, device: Launcher, n: int):
         self.device, self.n = device, n
@@ -117,7 +117,7 @@ class Batch:
         return self.memory.address + self._first_job + i * JOB.itemsize
 
     def upload(self, codec: str = "", words: int = 1) -> None:
-        """Copy it to the device; each job gets the zeroed memory that kernels of the codec need besides."""
+        """Copy the batch to the device; give each job the zeroed scratch memory of the codec."""
         if tile := _TILES.get(codec):
             sizes = [8 + 8 * words * -(-n // tile) for n in self.jobs["n"].tolist()]
             address = self.device.scratch(sum(sizes))
@@ -137,15 +137,15 @@ class Batch:
 
 
 def grid(kernel: Kernel, size: int, most: int) -> int:
-    """Blocks of threads for a job of ``size``: at most as many threads as ``most`` blocks of 128 have."""
+    """Number of thread blocks for a job of ``size``, limited to the threads of ``most`` blocks of 128."""
     return min(max(-(-size // kernel.per_cta), 1), max(most * 128 // kernel.threads, 1))
 
 
 def encode(device: Launcher, codec: Any, blocks: Sequence[Block], frames: Sequence[int]) -> Batch:
     """Encode blocks, alike in dtype and number of dimensions, into frames at 16-byte aligned addresses.
 
-    Each has room for the header, the block's raw bytes, and `SLACK`. Later the results have each frame's
-    payload bytes, or a status where there is no frame.
+    Each frame has room for the header, the block's raw bytes, and `SLACK`. Completed results hold each
+    frame's payload bytes, or a status if there is no frame.
     """
     batch, dtype, ndim = Batch(device, len(blocks)), blocks[0].dtype, len(blocks[0].shape)
     for job, result, block, frame in zip(batch.jobs, batch.results, blocks, frames, strict=True):
@@ -156,7 +156,7 @@ def encode(device: Launcher, codec: Any, blocks: Sequence[Block], frames: Sequen
         header = header_bytes(FrameInfo(codec.name, dtype, block.shape, params))
         result["header"], result["wanted"] = np.frombuffer(header, np.uint8), 1
         result["parts"] = dtype.kind == "c"
-        if codec.name == "raw":  # whose kernel has nothing to find out
+        if codec.name == "raw":  # the raw kernel computes no size
             result["nbytes"] = block.nbytes
     batch.upload(codec.name)
     for kernel in kernels.encoders(codec.name, dtype, codec.params(dtype, blocks[0].shape), ndim):
@@ -170,7 +170,7 @@ def decode(
 ) -> Batch:
     """Decode payloads of one codec, dtype and parameters; or add them to accumulators.
 
-    The addresses are 16-byte aligned. Later `problem` tells which payloads were damaged.
+    The addresses are 16-byte aligned. On completion `problem` tells which payloads are damaged.
     """
     batch, first = Batch(device, len(infos)), infos[0]
     jobs = batch.jobs
@@ -198,9 +198,9 @@ def add(
     Returns
     -------
     sums : Batch
-        Sizes of the new frames, or a status: ``TOO_LARGE`` where they have to be decoded.
+        Sizes of the new frames, or a status: ``TOO_LARGE`` if they have to be decoded.
     terms : Batch
-        For `problem`, the first terms and then the second ones.
+        Results for `problem`: all first terms, then all second ones.
     """
     n, first = len(infos), infos[0][0]
     terms, sums = Batch(device, 2 * n), Batch(device, n)
@@ -240,7 +240,7 @@ def problem(info: FrameInfo, result: np.void) -> str | None:
 
 
 def _units(codec: str, dtype: np.dtype, shape: tuple[int, ...]) -> int:
-    """The size of an array as a codec's kernels take it: bytes or real numbers."""
+    """Size of an array in the units of a codec's kernels: bytes or real numbers."""
     size = math.prod(shape)
     return size * (dtype.itemsize if codec in ("mpc", "raw") else 2 if dtype.kind == "c" else 1)
 

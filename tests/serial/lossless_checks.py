@@ -1,4 +1,4 @@
-"""What every lossless codec has to hold, for the tests of `mpc`, `float` and `lossless`."""
+"""Checks that every lossless codec must pass, for the tests of `mpc`, `float` and `lossless`."""
 
 import ctypes
 import mmap
@@ -17,7 +17,7 @@ GUARD = 0xA5
 
 
 def fenced(use: str, nbytes: int, at_end: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes beside a page without access, and 64 guard bytes on their other side; until the next call."""
+    """Bytes next to a page without access, and 64 guard bytes at the other end; valid until the next call."""
     pages = -(-(nbytes + 64) // PAGE)
     memory = _fence(use, pages)
     memory[:] = GUARD
@@ -38,7 +38,7 @@ def _fence(use: str, pages: int) -> np.ndarray:
 
 
 def encoded(codec, array: np.ndarray, capacity: int) -> tuple[int, bytes]:
-    """Payload bytes, or a negative status, and the payload: from a source and into a room that are fenced."""
+    """Encode between fences; return the payload's size, or a negative status, and the payload."""
     (src, _), (dst, guard) = fenced("src", array.nbytes), fenced("dst", capacity)
     src[:] = array.reshape(-1).view(np.uint8)
     code, params = dtypes.code_of(array.dtype), codec.params(array.dtype, array.shape)
@@ -50,7 +50,7 @@ def encoded(codec, array: np.ndarray, capacity: int) -> tuple[int, bytes]:
 
 
 def payloads(codec, array: np.ndarray, capacity: int | None = None) -> bytes:
-    """The codec's payload, the same on every level; None where it does not fit."""
+    """The codec's payload, which must be equal on every level; None if it does not fit."""
     room = array.nbytes + array.nbytes // 4 + 4096 if capacity is None else capacity
     results = on_every_level(encoded, codec, array, room)
     assert len(set(results)) == 1, [n for n, _ in results]
@@ -60,7 +60,7 @@ def payloads(codec, array: np.ndarray, capacity: int | None = None) -> bytes:
 
 
 def decoded(codec, payload: bytes, array: np.ndarray) -> tuple[int, bytes]:
-    """The status of decoding between fences, and the values where it is 0."""
+    """Decode between fences; return the status, and the values if it is 0."""
     (data, _), (dst, guard) = fenced("payload", len(payload)), fenced("decoded", array.nbytes)
     data[:] = np.frombuffer(payload, np.uint8)
     code, params = dtypes.code_of(array.dtype), codec.params(array.dtype, array.shape)
@@ -71,14 +71,14 @@ def decoded(codec, payload: bytes, array: np.ndarray) -> tuple[int, bytes]:
 
 
 def decode_everywhere(codec, payload: bytes, array: np.ndarray) -> tuple[int, bytes]:
-    """Values that `decoded` gives on every level."""
+    """Status and values from `decoded`, which must be equal on every level."""
     results = on_every_level(decoded, codec, payload, array)
     assert len(set(results)) == 1, [status for status, _ in results]
     return results[0]
 
 
 def check_round_trip(codec, array: np.ndarray) -> bytes:
-    """Equal bits back on every level, from equal bytes; and a room that is too small is noticed."""
+    """Check that payload and values are equal on every level, and that too small a capacity is refused."""
     payload = payloads(codec, array)
     assert decode_everywhere(codec, payload, array) == (0, array.tobytes())
     assert payloads(codec, array, len(payload)) == payload
@@ -88,7 +88,7 @@ def check_round_trip(codec, array: np.ndarray) -> bytes:
 
 
 def check_add(codec, array: np.ndarray) -> None:
-    """The fused addition, where there is one, gives what decoding and adding give, on every level."""
+    """Check that a fused addition, if there is one, equals decoding and adding, on every level."""
     acc = np.arange(array.size).astype(accumulator_dtype(array.dtype))
     frame = codec.encode(array)
     info = inspect(frame)
@@ -106,14 +106,14 @@ def check_add(codec, array: np.ndarray) -> None:
 
 
 def check_damage(codec, array: np.ndarray, rng) -> None:
-    """No damaged payload makes a decoder touch what is not its own, or levels disagree."""
+    """Check that decoders of damaged payloads stay within their buffers, and that levels agree."""
     payload = payloads(codec, array)
     for cut in {0, 1, 7, 8, len(payload) // 2, len(payload) - 1} & set(range(len(payload))):
         assert decode_everywhere(codec, payload[:cut], array)[0] == _cpu.BAD_STREAM
     assert decode_everywhere(codec, payload + bytes(8), array)[0] == _cpu.BAD_STREAM
     for _ in range(30):
         bad = np.frombuffer(payload, np.uint8).copy()
-        size = bad.size if rng.random() < 0.5 else min(bad.size, 96)  # headers deserve half of it
+        size = bad.size if rng.random() < 0.5 else min(bad.size, 96)  # half of the damage is near the header
         for at in rng.integers(0, size, rng.integers(1, 4)):
             bad[at] ^= rng.integers(1, 256)
         decode_everywhere(codec, bad.tobytes(), array)
@@ -121,7 +121,7 @@ def check_damage(codec, array: np.ndarray, rng) -> None:
 
 
 def check_frame(codec, array: np.ndarray) -> np.ndarray:
-    """A frame gives equal bits back and is never larger than the raw bytes and the header."""
+    """Check that a frame decodes to equal bits and exceeds the raw bytes by at most a header; return it."""
     frame = codec.encode(array)
     assert frame.nbytes <= array.nbytes + HEADER_NBYTES
     back = codec.decode(frame)

@@ -1,4 +1,4 @@
-"""What `szp` and the codecs with a scale for each block have to hold alike, for their tests."""
+"""Checks that `szp` and the codecs with a scale for each block share."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ FLOAT32 = np.dtype(np.float32)
 
 
 def agreed(f, *args):
-    """f(*args), a payload (or the negative status) and what belongs to it, the same on every level."""
+    """f(*args), a payload (or the negative status) and more, all of which must be equal on every level."""
     first, *others = on_every_level(f, *args)
     for other in others:
         assert np.array_equal(other[0], first[0])
@@ -33,19 +33,19 @@ def agreed(f, *args):
 
 
 def encode_everywhere(codec, array):
-    """Payload (or the negative status), bound and params of every level."""
+    """Payload (or the negative status), bound and params, which must be equal on every level."""
     return agreed(encode, codec, array)
 
 
 def decode_everywhere(codec, params, payload, array):
-    """The values of a sound payload, which are the same on every level; adding it adds them."""
+    """Values of a valid payload, which must be equal on every level, also if they are added."""
     results = on_every_level(decoded_and_added, codec, params, payload, array)
     assert len({bits(decoded).tobytes() for decoded in results}) == 1
     return results[0]
 
 
 def decoded_and_added(codec, params, payload, array):
-    """The values of a sound payload; adding it gives what decoding and adding give, where that is fused."""
+    """Values of a valid payload; checks that a fused addition equals decoding and adding."""
     decoded, status = decode_guarded(codec, params, payload, array.dtype, array.size)
     assert status == 0
     acc = accumulator_dtype(array.dtype)
@@ -71,7 +71,7 @@ def roundtrip(codec, array):
 
 
 def status_of(codec, params, payload, dtype, n):
-    """Answer of decoding any bytes, alike on every level, and of adding them where that is fused."""
+    """Status of decoding any bytes, which must be equal on every level and for a fused addition."""
 
     def answer():
         decoded, status = decode_guarded(codec, params, payload, dtype, n)
@@ -85,7 +85,7 @@ def status_of(codec, params, payload, dtype, n):
 
 
 def check_wave(codec, dtype, n):
-    """A frame of n values is never larger than they are and keeps to its bound, which is returned."""
+    """Check the size and the errors of a frame of n values; return its bound."""
     count = n * (2 if dtype.kind == "c" else 1)
     array = np.sin(np.arange(count) / 50).astype(dtypes.real_dtype(dtype)).view(dtype)
     frame, *others = on_every_level(codec.encode, array)
@@ -101,7 +101,7 @@ def check_wave(codec, dtype, n):
 
 
 def check_refused(frame):
-    """A frame whose payload is damaged, though no checksum tells."""
+    """Check that a damaged payload without a checksum is refused."""
     with pytest.raises(FrameError, match="not a stream of this codec"):
         compcoll.decode(frame)
     with pytest.raises(FrameError, match="not a stream of this codec"):
@@ -109,7 +109,7 @@ def check_refused(frame):
 
 
 def nbytes_within(codec, array, capacity):
-    """Payload bytes, or a status, of encoding into so much room, with the bytes behind it checked."""
+    """Size, or status, of encoding with a capacity; checks that the bytes after it are untouched."""
     room = np.full(capacity + 300, 0xA5, np.uint8)
     code, asked = dtypes.code_of(array.dtype), codec.params(array.dtype, array.shape)
     n, _, _ = _cpu.encode(codec._index, code, array.shape, asked, bits(array), room[:capacity])
@@ -118,7 +118,7 @@ def nbytes_within(codec, array, capacity):
 
 
 def check_capacity(codec, array):
-    """The payload comes with just its room and with more, and with less none, on every level."""
+    """Check on every level that encoding succeeds with the payload's size as capacity, and not with less."""
     need = encode(codec, array)[0].size
     for capacity in (0, 1, need - 1, need, need + 7):
         expected = need if capacity >= need else _cpu.TOO_LARGE

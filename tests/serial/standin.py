@@ -1,6 +1,6 @@
-"""CuPy for tests where there is no GPU: as far as the library and its tests look at one.
+"""Stand-in for CuPy, as far as the library and its tests use it, for machines without a GPU.
 
-`installed` has it take CuPy's place, on the GPUs of standin_driver.py.
+`installed` replaces CuPy by it, on the GPUs of standin_driver.py.
 """
 
 import ctypes
@@ -52,7 +52,7 @@ class PinnedMemory:
 
 
 def _buffer_of(memory, offset):
-    """As `cupy.cuda.PinnedMemoryPointer`: a buffer that keeps the memory."""
+    """Like `cupy.cuda.PinnedMemoryPointer`: a buffer that keeps its memory alive."""
     buffer = (ctypes.c_uint8 * (memory.size - offset)).from_address(memory.ptr + offset)
     buffer.owner = memory
     return buffer
@@ -115,7 +115,7 @@ class ndarray(Array):
 
 
 def asarray(a, dtype=None):
-    """The same memory, or a copy of an array of the host, of the current device."""
+    """The array itself, a view of GPU memory, or a copy of a host array on the current device."""
     if isinstance(a, ndarray):
         return a
     if not hasattr(a, "__cuda_array_interface__"):
@@ -142,7 +142,7 @@ def _attribute(which: int, address: int) -> int:
 
 
 class RawModule:
-    """A module: a file, or, whatever its code, the executor."""
+    """A module: a file, or, for any source code, the executor."""
 
     compiled: ClassVar = []  # the devices for which modules were loaded
 
@@ -151,7 +151,7 @@ class RawModule:
         self._path, self._modules = path, {}
 
     def _call(self, name, *args) -> int:
-        """What a function writes that CuPy calls, in its current device's context."""
+        """Result of a function of the driver, called as CuPy does, in the current device's context."""
         driver, index, result = load(), current_index(), ctypes.c_uint64()
         driver.call(None, "cuCtxPushCurrent_v2", driver.primary(index))
         try:
@@ -243,7 +243,7 @@ def cupy() -> ModuleType:
 
 
 def _caches() -> list:
-    """Of the library: what it found out about CuPy."""
+    """Caches of the library that depend on CuPy."""
     try:
         from compcoll.devices import cuda
     except ImportError:
@@ -254,7 +254,7 @@ def _caches() -> list:
 
 @contextmanager
 def installed():
-    """CuPy is the one on the stand-in."""
+    """Replace CuPy by the stand-in."""
     caches = _caches()
     before = sys.modules.get("cupy")
     load().call(None, "cuInit", 0)
