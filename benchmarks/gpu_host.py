@@ -20,10 +20,10 @@ from mpi4py import MPI
 
 import compcoll
 from benchmarks.osu.machine import machine
+from compcoll.comm.call import load_kernels
 from compcoll.core import _cpu
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
-from compcoll.engine.call import load_kernels
 from compcoll.engine.coding import coding
 from compcoll.engine.start import start_engine
 from compcoll.frame import FrameInfo, header_bytes

@@ -12,9 +12,9 @@ if not _is_compiled(__path__):
 from compcoll.codecs import Codec, codec, codecs, decode
 from compcoll.core.errors import DeviceBufferError, FallbackError, FrameError, MismatchError, PolicyError
 from compcoll.core.library import check_mpi as _check_mpi
+from compcoll.engine.report import Report, Summary
 from compcoll.frame import FrameInfo, inspect
 from compcoll.policy import Policy, Rule
-from compcoll.report import Report, Summary
 
 __version__ = "0.1.0"
 
@@ -53,10 +53,10 @@ __all__ = [
 #: Most need MPI, which programs that use codecs alone should not pay for, or an optional package.
 #: `compcoll.auto` is none of them: importing it wraps COMM_WORLD, and no access to an attribute may do that.
 _LAZY = {
-    "BFLOAT16": "compcoll.buffers",
-    "FLOAT16": "compcoll.buffers",
-    "FLOAT8_E4M3": "compcoll.buffers",
-    "FLOAT8_E5M2": "compcoll.buffers",
+    "BFLOAT16": "compcoll.comm.buffers",
+    "FLOAT16": "compcoll.comm.buffers",
+    "FLOAT8_E4M3": "compcoll.comm.buffers",
+    "FLOAT8_E5M2": "compcoll.comm.buffers",
     "Cartcomm": "compcoll.comm",
     "Comm": "compcoll.comm",
     "Distgraphcomm": "compcoll.comm",
@@ -66,10 +66,10 @@ _LAZY = {
     "dask": "compcoll.dask",
     "errors": "compcoll.errors",
     "numcodecs": "compcoll.numcodecs",
-    "shaped": "compcoll.buffers",
-    "summary": "compcoll.engine.totals",
+    "shaped": "compcoll.comm.buffers",
+    "summary": "compcoll.comm.totals",
     "torch": "compcoll.torch",
-    "typed": "compcoll.buffers",
+    "typed": "compcoll.comm.buffers",
     "zarr": "compcoll.zarr",
 }
 
@@ -81,9 +81,9 @@ if TYPE_CHECKING:
     from compcoll import numcodecs as numcodecs
     from compcoll import torch as torch
     from compcoll import zarr as zarr
-    from compcoll.buffers import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, shaped, typed
     from compcoll.comm import Cartcomm, Comm, Distgraphcomm, Graphcomm
-    from compcoll.engine.totals import summary
+    from compcoll.comm.buffers import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, shaped, typed
+    from compcoll.comm.totals import summary
     from compcoll.launch.bootstrap import bootstrap
 else:
 

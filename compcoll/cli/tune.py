@@ -71,8 +71,7 @@ def _tune(spec: str, seconds: float, like: Path | None, data: Path | None, dtype
     from rich.console import Console
 
     import compcoll
-    from compcoll import advisor
-    from compcoll.policy import Policy
+    from compcoll.policy import Policy, advisor
     from compcoll.policy.table import Rows
     from compcoll.policy.trial import MOST_SPREAD
 

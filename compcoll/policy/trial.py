@@ -1,6 +1,6 @@
 """The calls of one kind under ``auto`` and ``pays``: which go compressed, which plain, and why.
 
-A `Kind` cuts its calls into blocks that all go one way. `compcoll.advisor` tells it at the end of each
+A `Kind` cuts its calls into blocks that all go one way. `compcoll.policy.advisor` tells it at the end of each
 when the next call began, and how the ranks find their largest figure. There is no clock here and no MPI, so
 that tests replay recorded series.
 """

@@ -24,11 +24,11 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from compcoll.codecs import Codec
-from compcoll.construct import mark_group
+from compcoll.comm.construct import mark_group
+from compcoll.comm.marked import Marked
 from compcoll.core import environment
 from compcoll.engine import _engine
 from compcoll.launch import is_launched
-from compcoll.marked import Marked
 from compcoll.torch import peers, policies
 from compcoll.torch.finisher import wait_for_callbacks
 from compcoll.torch.operation import Operation, Terms

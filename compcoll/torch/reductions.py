@@ -15,7 +15,7 @@ from compcoll.core import dtypes
 
 __all__ = ["Reduction", "datatype_of", "element_of", "reduction"]
 
-#: Names in `compcoll.buffers`, which makes its datatypes when MPI has begun.
+#: Names in `compcoll.comm.buffers`, which makes its datatypes when MPI has begun.
 _OWN = {
     torch.bfloat16: "BFLOAT16",
     torch.float16: "FLOAT16",
@@ -48,7 +48,7 @@ _HALVES = frozenset((torch.float16, torch.bfloat16))
 @cache
 def datatype_of(dtype: torch.dtype) -> tuple[MPI.Datatype, int]:
     """The datatype of elements, and how many of them an element is: of what MPI does not know, bytes."""
-    from compcoll import buffers
+    from compcoll.comm import buffers
 
     if dtype in _OWN:
         return getattr(buffers, _OWN[dtype]), 1

@@ -9,8 +9,8 @@ from threading import Lock
 from typing import Any
 
 from compcoll.codecs import codec
+from compcoll.engine.report import Stats
 from compcoll.policy.policy import below_min_nbytes
-from compcoll.report import Stats
 from compcoll.torch.peers import cores
 
 __all__ = ["CallStats", "GroupStats", "TrainingReport", "report"]

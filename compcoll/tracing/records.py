@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import mpi4py
 
 import compcoll
+from compcoll.comm.marked import Marked
 from compcoll.engine import _engine
-from compcoll.marked import Marked
 from compcoll.operations import OPERATIONS, blocking_name
 from compcoll.policy.policy import below_min_nbytes
 

@@ -38,7 +38,7 @@ from pathlib import Path
 from platform import node
 from typing import Any
 
-from compcoll.report import describe
+from compcoll.engine.report import describe
 from compcoll.tracing import VERSION
 from compcoll.tracing.exchange import Reading
 from compcoll.tracing.records import Record, Site

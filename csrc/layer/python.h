@@ -1,4 +1,4 @@
-// Python, which decides on calls that the layer has not seen before (compcoll/prepare.py).
+// Python, which decides on calls that the layer has not seen before (compcoll/comm/prepare.py).
 #pragma once
 #include <atomic>
 #include <cstdint>

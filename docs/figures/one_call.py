@@ -28,7 +28,7 @@ BOXES = {
     "gate": (2.1, 7.85, 4.3, 0.8, "small, or not marked?", "csrc/layer/names.cpp, csrc/layer/messages.cpp"),
     "plain": (7.05, 7.85, 1.4, 0.8, "MPI, or a tool", ""),
     "find": (2.1, 6.7, 6.35, 0.8, "looked up by its arguments", "csrc/layer/plan.cpp"),
-    "policy": (2.1, 5.4, 2.6, 0.8, "codec, algorithm, chunk size", "compcoll/prepare.py"),
+    "policy": (2.1, 5.4, 2.6, 0.8, "codec, algorithm, chunk size", "compcoll/comm/prepare.py"),
     "trials": (5.4, 5.4, 2.6, 0.8, "auto: trials, table", "compcoll/policy/"),
     "cache": (2.1, 4.25, 2.6, 0.8, "schedule", "compcoll/schedule/cache.py"),
     "trace": (5.4, 4.25, 2.6, 0.8, "algorithm, traced once", "compcoll/algorithms/alltoall.py"),

@@ -10,7 +10,7 @@ import numpy as np
 from common import bits, close_sum, complete, data, offsets, spec, typed, vspec
 from mpi4py import MPI
 
-from compcoll.buffers import datatype_of
+from compcoll.comm.buffers import datatype_of
 from compcoll.operations import OPERATIONS
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from common import BF16, DTYPES, UNKNOWN, data, spec
 from mpi4py import MPI
 
-from compcoll.buffers import datatype_of
+from compcoll.comm.buffers import datatype_of
 
 __all__ = ["Blocks", "Buffer", "draw_count", "draw_dtype", "is_known", "mpi_type", "use_devices", "values"]
 

@@ -70,7 +70,7 @@ def test_one_rank_uses_a_duplicate_before_all_wrap_it(ours, agree, wrap):
 
 
 def test_links_are_measured_where_a_policy_needs_them(nodes_of_one, comm, ours, agree, monkeypatch):
-    monkeypatch.setattr("compcoll.advisor._links", {})
+    monkeypatch.setattr("compcoll.policy.advisor._links", {})
     assert agree(ours._marked.measured is None)
     measured = ours.using("auto")._marked.measured
     assert agree(comm.size == 1 or 0 < measured.byte < 1)

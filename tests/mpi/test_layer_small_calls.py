@@ -7,7 +7,7 @@ from common import BF16, bits, data, fails, offsets, typed
 from mpi4py import MPI
 
 import compcoll
-from compcoll import prepare
+from compcoll.comm import prepare
 from compcoll.engine import _engine
 from compcoll.policy import trial
 

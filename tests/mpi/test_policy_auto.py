@@ -10,8 +10,7 @@ from common import same
 from mpi4py import MPI
 
 import compcoll
-from compcoll import advisor
-from compcoll.policy import table, trial
+from compcoll.policy import advisor, table, trial
 from compcoll.policy.table import Row
 
 N = 1 << 15

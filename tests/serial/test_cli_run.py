@@ -127,7 +127,7 @@ def test_a_program_is_as_under_plain_python_on_a_wrapped_world(program, tmp_path
     start = (started, 2, *options[1:]) if launched else (run, *options, "-n", 2)
     ours = start[0](*start[1:], *words, cwd=tmp_path)
     assert plain.returncode == ours.returncode == 0, ours.stderr
-    there = plain.stdout.replace("mpi4py.MPI ", "compcoll.comm szp:abs=1e-09").splitlines()
+    there = plain.stdout.replace("mpi4py.MPI ", "compcoll.comm.communicator szp:abs=1e-09").splitlines()
     assert sorted(ours.stdout.splitlines()) == sorted(there)
     assert (ours.stdout.count(str(tmp_path)), ours.stdout.count("True\n")) == (4, 4)
     calls, accelerated, nbytes, wire, ranks = summary(ours.stderr)
@@ -145,7 +145,7 @@ def test_modules_packages_and_folders(tmp_path, where):
     (tmp_path / "package" / "__init__.py").touch()
     words = {"module": ["-m", "some"], "package": ["-m", "package"], "folder": ["package"]}[where]
     result = run(*RUN, "-n", 1, *words, "-x", "1", cwd=tmp_path)
-    assert result.stdout == "__main__ ['-x', '1'] compcoll.comm\n", result.stderr
+    assert result.stdout == "__main__ ['-x', '1'] compcoll.comm.communicator\n", result.stderr
     assert result.stderr.endswith("; sums over 1 rank\n")
 
 

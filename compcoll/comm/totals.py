@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compcoll.engine import _engine
-from compcoll.report import Summary
+from compcoll.engine.report import Summary
 
 __all__ = ["summary"]
 

@@ -10,17 +10,17 @@ from random import SystemRandom
 from mpi4py import MPI
 
 from compcoll.codecs import codec
+from compcoll.comm.marked import Marked
+from compcoll.comm.prepare import load_kernels, prepare
 from compcoll.core import dtypes, environment
 from compcoll.devices import handover
 from compcoll.engine import _engine, hooks
 from compcoll.engine.coding import coding
 from compcoll.engine.group import complete, survey
 from compcoll.engine.start import start_engine
-from compcoll.marked import Marked
 from compcoll.policy import Policy
 from compcoll.policy.policy import check_same, fields_of
 from compcoll.preload import job_settings
-from compcoll.prepare import load_kernels, prepare
 
 __all__ = ["construct", "mark_group", "record"]
 

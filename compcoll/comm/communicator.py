@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Self
 from mpi4py import MPI
 
 from compcoll.codecs import Codec
-from compcoll.construct import construct
+from compcoll.comm.construct import construct
+from compcoll.comm.marked import Marked, Settings
+from compcoll.comm.objects import ObjectCalls
 from compcoll.core import environment
 from compcoll.engine import _engine
-from compcoll.marked import Marked, Settings
-from compcoll.objects import ObjectCalls
+from compcoll.engine.report import Report, describe
 from compcoll.policy import Policy, make_policy
 from compcoll.policy.policy import below_min_nbytes
-from compcoll.report import Report, describe
 from compcoll.tracing.words import plural
 
 __all__ = ["CLASSES", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "wrap_world"]

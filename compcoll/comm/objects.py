@@ -16,13 +16,13 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.codecs import codec, decode
+from compcoll.comm.marked import Marked
+from compcoll.comm.prepare import decide_message
 from compcoll.core import dtypes
 from compcoll.engine import _engine, hooks
+from compcoll.engine.report import Stats, describe
 from compcoll.frame import HEADER_NBYTES
-from compcoll.marked import Marked
 from compcoll.operations import ALGORITHMS
-from compcoll.prepare import decide_message
-from compcoll.report import Stats, describe
 
 __all__ = ["ObjectCalls"]
 

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from compcoll.codecs import codec
+from compcoll.comm.call import Call
+from compcoll.comm.call import load_kernels as load_kernels_of
+from compcoll.comm.call import prepare as prepare_call
+from compcoll.comm.marked import Marked
+from compcoll.comm.shaping import OPENING_CHUNK, inner_of_message
 from compcoll.core import dtypes
 from compcoll.core._cpu import Count
 from compcoll.core._gpu import NO_GPU
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine._engine import BLOCKING, LARGEST_FIRST_CHUNK, PERSISTENT, memory_at
-from compcoll.engine.call import Call
-from compcoll.engine.call import load_kernels as load_kernels_of
-from compcoll.engine.call import prepare as prepare_call
 from compcoll.engine.coding import coding
-from compcoll.engine.shaping import OPENING_CHUNK, inner_of_message
-from compcoll.marked import Marked
 from compcoll.operations import OPERATIONS, REDUCTIONS, Blocks, Operation
 from compcoll.policy.choices import CHUNK_LIMITS
 from compcoll.policy.decision import Decision, without_base

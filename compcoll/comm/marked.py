@@ -14,12 +14,12 @@ from typing import Any
 
 from mpi4py import MPI
 
-from compcoll.advisor import Advisor, Measured, measure
 from compcoll.engine import _engine
 from compcoll.engine.group import RankFacts, facts_of, find_neighbours
+from compcoll.engine.report import Report
 from compcoll.policy import Policy, choices
+from compcoll.policy.advisor import Advisor, Measured, measure
 from compcoll.policy.policy import Place
-from compcoll.report import Report
 
 __all__ = ["DERIVING", "Marked", "Settings"]
 
