@@ -1,8 +1,8 @@
-"""GPUs for tests where there are none: NVIDIA's driver library as tests/native/cuda.cpp has it.
+"""GPUs for machines without one: a stand-in for NVIDIA's driver library, tests/native/cuda.cpp.
 
-`load` builds and loads it; libraries that ask for libcuda.so.1 later get it too. Operations of streams run
-when somebody asks whether they are done, in an order that a seed decides. Calls of the classes here are a
-test's own: they are not counted, do not fail, and wait for no other streams.
+`load` builds and loads it; libraries that load libcuda.so.1 later get it too. Operations of streams run when
+a caller asks whether they are done, in an order drawn from a seed. Calls of the classes here are a test's
+own: they are not counted, do not fail, and wait for no other streams.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ _LETTERS = {
     "l": ctypes.c_long,
     "s": ctypes.c_char_p,
 }
-#: The functions with their parameters, a letter each.
+#: The functions, and one letter for each parameter.
 _SIGNATURES = """
     cuInit:u cuDriverGetVersion:p cuDeviceGetCount:p cuDeviceGet:pi cuDeviceGetAttribute:pii
     cuDeviceTotalMem_v2:pi cuDevicePrimaryCtxRetain:pi cuDevicePrimaryCtxGetState:ipp cuCtxPushCurrent_v2:p
@@ -57,13 +57,13 @@ class DriverError(RuntimeError):
 
 
 class Driver:
-    """The library that stands for NVIDIA's; ``lib`` has its functions and controls for ctypes.
+    """The stand-in for NVIDIA's driver library; ``lib`` has its functions and controls for ctypes.
 
     Attributes
     ----------
     lib : ctypes.CDLL
     image : bytes
-        Of every module: the path of the executor.
+        Path of the executor, the image of every module.
     """
 
     def __init__(self, path: Path):
@@ -80,12 +80,12 @@ class Driver:
         return bytes(build())
 
     def check(self, name: str, *args) -> None:
-        """Call a function as the library does: it is counted, and may fail."""
+        """Call a function as the library does: the call is counted, and may fail."""
         if code := getattr(self.lib, name)(*args):
             raise DriverError(name, code)
 
     def try_call(self, context: int | None, name: str, *args) -> int:
-        """Call a function as a test's own, in a context; its code."""
+        """Call a function in a context, as a test's own call; return its error code."""
         self.lib.standin_quiet(1)
         try:
             if context is not None:
@@ -102,7 +102,7 @@ class Driver:
             raise DriverError(name, code)
 
     def made(self, context: int | None, name: str, *args) -> int:
-        """What a function writes to its first argument."""
+        """The value that a function writes to its first argument."""
         result = ctypes.c_uint64()
         self.call(context, name, ctypes.byref(result), *args)
         return result.value
@@ -115,7 +115,7 @@ class Driver:
         return self._contexts[index]
 
     def listed(self, device: int = -1) -> Counter[str]:
-        """How often each kernel of a device was launched; else how often each function was called."""
+        """Count of launches of each kernel on a device; without a device, of calls of each function."""
         room = self.lib.standin_list(device, None, -1) + 4096
         text = ctypes.create_string_buffer(room)
         n = self.lib.standin_list(device, text, room)
@@ -125,8 +125,8 @@ class Driver:
 
 @cache
 def load() -> Driver:
-    """Build what is not built yet, and load it."""
-    executor = library_path()  # which the first test that launches a kernel builds
+    """Build the stand-in if needed, and load it."""
+    executor = library_path()  # the first test that launches a kernel builds it
     assert executor is not None, "there is no compiler for x86-64"
     key = hashlib.sha256(" ".join([*compiler(), *FLAGS]).encode())
     for path in SOURCES:
@@ -144,9 +144,9 @@ def load() -> Driver:
 
 
 _state = threading.local()
-_functions: dict = {}  # of hosts, which streams will call
+_functions: dict = {}  # host functions that streams will call
 _numbers = count(1)
-_failures: list = []  # of such functions
+_failures: list = []  # exceptions of host functions
 _kept: list = []  # memory that operations read
 
 
@@ -159,7 +159,7 @@ def _call_function(number):
 
 
 class Stream:
-    """A stream of a device; as a context manager it is the current one.
+    """A stream of a device; the current stream inside a ``with`` block.
 
     Attributes
     ----------
@@ -184,14 +184,14 @@ class Stream:
         device.use(stream)
 
     def hold(self) -> None:
-        """Append an operation that ends at `release`."""
+        """Append an operation that completes at `release`."""
         self.device.call("standin_hold", self.ptr)
 
     def release(self) -> None:
         self.device.call("standin_release", self.ptr)
 
     def call(self, function) -> None:
-        """Append a function of the host."""
+        """Append a host function."""
         number = next(_numbers)
         _functions[number] = function
         self.device.call("cuLaunchHostFunc", self.ptr, _call_function, number)
@@ -200,7 +200,7 @@ class Stream:
         return Event(self)
 
     def wait(self, event: "Event") -> None:
-        """What is appended from here on comes after the event."""
+        """Order later operations of the stream after an event."""
         self.device.call("cuStreamWaitEvent", self.ptr, event.ptr, 0)
 
     wait_event = wait
@@ -219,7 +219,7 @@ class Stream:
 
 
 class Event:
-    """A place in a stream."""
+    """A point in a stream."""
 
     def __init__(self, stream: Stream | None, device: "Device | None" = None):
         self.device = device or stream.device
@@ -243,7 +243,7 @@ class Event:
 
 
 class Memory:
-    """Memory of a device, as of an allocator that caches: to have and to free it, nothing is waited for."""
+    """Memory of a device; like a caching allocator, allocating and freeing wait for no stream."""
 
     def __init__(self, device: "Device", nbytes: int):
         self.device, self.nbytes = device, nbytes
@@ -255,7 +255,7 @@ class Memory:
 
 
 class Array:
-    """An array on a device. ``layout`` is a NumPy array at its addresses, which only the tests can read."""
+    """An array on a device. ``layout`` is a NumPy array at its addresses, which only tests may read."""
 
     def __init__(self, device: "Device", layout: np.ndarray, owner):
         self.device, self.layout, self.owner = device, layout, owner
@@ -316,18 +316,18 @@ class Array:
 
 
 class Device:
-    """One of the virtual GPUs. Counts begin where this is made, by this thread's null stream.
+    """One of the virtual GPUs. Counts start when the object is made, on this thread's null stream.
 
     Attributes
     ----------
     current : Stream
-        Of this thread: the null stream until `use` names another one.
+        This thread's stream: the null stream until `use` sets another one.
     launches, counts : Counter
-        How often each kernel was launched here, and each function of the driver was called.
+        Launches of each kernel on this device, and calls of each function of the driver.
     copies, pageable : int
-        Copies between host and device, and those of them to or from memory that is not pinned.
+        Copies between host and device, and those of them with unpinned host memory.
     nbytes : tuple of int
-        Bytes that were copied to the host, to the device, and between devices, asked for in its streams.
+        Bytes copied to the host, to the device, and between devices, in this device's streams.
     """
 
     def __init__(self, index: int = 0, seed: int = 0):
@@ -363,11 +363,11 @@ class Device:
         return _currents().get(self.index, self._null)
 
     def use(self, stream: Stream) -> None:
-        """Make a stream the caller's."""
+        """Make a stream the calling thread's current one."""
         _currents()[self.index] = stream
 
     def reset(self) -> None:
-        """Have all counts begin here."""
+        """Restart all counts at zero."""
         self._launches, self._counts = self.driver.listed(self.index), self.driver.listed()
         self._copies = [self.lib.standin_copies(self.index, k) for k in range(5)]
 
@@ -398,7 +398,7 @@ class Device:
         return kind(self, layout_at(memory.ptr, shape, dtype), memory)
 
     def empty(self, nbytes: int) -> Array:
-        """Bytes of undefined contents."""
+        """An array of so many bytes, with undefined contents."""
         return self.allocate(nbytes, np.uint8)
 
     def array(self, values, kind=Array) -> Array:
@@ -409,7 +409,7 @@ class Device:
         return result
 
     def fill_later(self, array: Array, values) -> None:
-        """Give an array its values in the current stream, which takes its time."""
+        """Fill an array asynchronously in the current stream."""
         source = self.array(np.asarray(values).reshape(-1).view(np.uint8))
         _kept.append(source)
         self.call("cuMemcpyDtoDAsync_v2", array.address, source.address, source.nbytes, self.current.ptr)
@@ -419,13 +419,13 @@ class Device:
         self.lib.standin_drain(self.index, 1)
 
     def drain(self) -> None:
-        """Run all operations but what held ones are in the way of."""
+        """Run all operations, except those behind held ones."""
         self.lib.standin_drain(self.index, 0)
 
     def sound(self) -> bool:
-        """Whether on all devices no operation is left, none failed, and none wrote where it may not.
+        """True if, on all devices, no operation is left, none failed, and none wrote out of bounds.
 
-        The standard error output has what is wrong, which is forgotten.
+        Errors are printed to stderr, and then forgotten.
         """
         sound = bool(self.lib.standin_sound())
         for error in _failures:
@@ -453,7 +453,7 @@ def layout_at(address: int, shape, dtype: np.dtype, strides=None) -> np.ndarray:
     return np.ndarray(shape, dtype, memory, strides=strides)
 
 
-# CuPy, as far as tests and compcoll look at it.
+# The parts of CuPy that tests and compcoll use.
 
 
 def current_index() -> int:
@@ -466,7 +466,7 @@ def current_index() -> int:
 
 @cache
 def device_of(index: int) -> Device:
-    device = Device.__new__(Device)  # which leaves counts, the seed and the current stream as they are
+    device = Device.__new__(Device)  # keeps counts, the seed and the current stream
     device.driver, device.index = load(), index
     device.lib, device.context = load().lib, load().primary(index)
     device._null = Stream(device, 0)

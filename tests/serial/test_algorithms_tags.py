@@ -1,4 +1,4 @@
-"""Messages of random calls on random nodes: none can be taken for another one, and every value arrives."""
+"""Random calls on random nodes: no message matches another one's receive, and every value arrives."""
 
 import numpy as np
 from hypothesis import assume, given, settings
@@ -21,7 +21,7 @@ ALGORITHMS_OF_ALL = [
 
 @st.composite
 def nodes_of(draw, size: int) -> tuple[int, ...]:
-    """The node of each rank, on at least two: in order, round robin, or of any number of ranks each."""
+    """Draw each rank's node, at least two in all: in order, round robin, or uneven."""
     n = draw(st.integers(2, min(size, 8)))
     match draw(st.sampled_from(["in order", "round robin", "uneven"])):
         case "in order":
@@ -34,8 +34,9 @@ def nodes_of(draw, size: int) -> tuple[int, ...]:
 
 
 def blocks_of(op: str, size: int, root: int, counts: list[int]) -> tuple[list, list, list]:
-    """Blocks that each rank sends and receives, and what is to be received; ``counts`` of a block for each
-    rank, of which the first is that of all where an operation has one.
+    """Blocks that each rank sends and receives, and the expected results.
+
+    ``counts`` has each rank's block size; operations with one size for all blocks use the first.
     """
     ranks = range(size)
     row = OPERATIONS.get(op)
@@ -108,7 +109,7 @@ def test_any_call(case):
     nodes = draw(nodes_of(size))
     n_nodes = len(set(nodes))
     assume(algorithm != "recursive_doubling" or levels == 1 or not n_nodes & (n_nodes - 1))
-    # Rings use a tag again and again, in up to 8 columns of each turn at once.
+    # Rings reuse a tag in up to 8 columns of each turn at once.
     few_tags = 16 * (placement(nodes).turns if levels == 2 else 1)
     check_call(
         op,
@@ -128,7 +129,7 @@ def test_any_call(case):
 
 
 def most_of(op: str, size: int) -> int:
-    """Elements of a block, so that no call has too many messages."""
+    """Largest block in elements for which a call does not have too many messages."""
     row = OPERATIONS.get(op, OPERATIONS["Bcast"])
     messages = size * size if (row.send.many and row.recv.many) or not row.root else size
     whole = not row.send.many and not row.recv.many
@@ -136,7 +137,7 @@ def most_of(op: str, size: int) -> int:
 
 
 def test_contributions_and_results_of_one_rank():
-    """A leader sends its part of the sum to the root, and contributes to the root's part, which is longer."""
+    """The root never confuses a leader's part of the sum with its contribution to the root's longer part."""
     for n in (16_385, 16_400, 24_640):
         for root in range(4):
             check_call("Reduce", "recursive_halving", 2, (0, 0, 1, 1), root, CHUNK, [n] * 4, N_TAGS, seed=n)

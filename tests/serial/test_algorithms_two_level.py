@@ -1,4 +1,4 @@
-"""Two levels as schedules: nodes, and that each value crosses a port once; `test_schedule` runs them."""
+"""Two-level schedules: placements, and each value crosses a node's port once; `test_schedule` runs them."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def test_a_placement():
 
 
 def test_messages_of_alltoall():
-    """From each node one message for each rank of another, and inside what is gathered besides."""
+    """Each node sends one message to each rank of another node; messages inside nodes gather the blocks."""
     nodes = tuple(i // 4 for i in range(12))
     empty = [[np.empty(100)] * 12] * 12
     for schedule in traced("Alltoall", "pairwise", nodes, empty, empty):
@@ -27,7 +27,7 @@ def test_messages_of_alltoall():
 
 
 def across(schedules, nodes) -> dict[int, int]:
-    """Elements that leave each node, and None of those inside."""
+    """Elements that are sent out of each node."""
     found = dict.fromkeys(nodes, 0)
     for schedule in schedules:
         frames = {}
@@ -50,7 +50,7 @@ def across(schedules, nodes) -> dict[int, int]:
 )
 @pytest.mark.exhaustive(but=1)
 def test_each_value_crosses_a_port_once(op, sends, recvs, expected):
-    """Three nodes of four ranks: what the theory of one level says of three ranks."""
+    """Three nodes of four ranks send as many elements as three ranks in one level."""
     nodes, k = tuple(i // 4 for i in range(12)), 3 * CHUNK // 8
     algorithm = ALGORITHMS[op][0]
     empty = [[np.empty(n * k) for n in ns] for ns in (sends, recvs)]

@@ -1,4 +1,4 @@
-"""The harness of the benchmarks: that a wrong result does not pass for a fast one, and what figures say."""
+"""The benchmarks' harness: a wrong result never counts as a fast one, and figures have their meaning."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ F4 = np.dtype("f4")
 
 
 class Shifted:
-    """A communicator whose Allgather is off by so much, and promises so much."""
+    """A communicator whose Allgather has an error of ``shift`` and reports an error bound of ``bound``."""
 
     def __init__(self, shift: float, bound: float | None):
         self.shift = np.float32(shift)
@@ -46,7 +46,7 @@ class Shifted:
 
 
 class Idle:
-    """A communicator that does nothing, fast, and has the report of something else."""
+    """A communicator whose Allgather does nothing, with a report as if it had been accelerated."""
 
     report = SimpleNamespace(accelerated=True, reason="", raw_nbytes=800, wire_nbytes=100, error_bound=None)
 
@@ -55,7 +55,7 @@ class Idle:
 
 
 class Lost(Pickled):
-    """Objects that never reach the array."""
+    """Pickled objects that are never written to the array."""
 
     def settle(self):
         pass
@@ -67,7 +67,7 @@ def gathered(comm) -> tuple:
 
 
 def osu(*words):
-    """A benchmark on two ranks."""
+    """Run a benchmark on two ranks."""
     command = [find_mpiexec(), "-n", "2", sys.executable, "-m", "benchmarks.osu", *map(str, words)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
 
@@ -134,7 +134,7 @@ def test_a_call_that_receives_nothing_is_wrong(comm):
 
 
 class OnDevice:
-    """Memory that mpi4py cannot reach."""
+    """Memory that mpi4py cannot access."""
 
     def __init__(self, values: np.ndarray):
         self.values = values.copy()
@@ -224,7 +224,7 @@ def test_every_communicator_follows_every_other_one():
 
 
 class Late:
-    """A communicator whose requests take so many seconds, of which none are hidden, and change nothing."""
+    """A communicator whose requests sleep in Wait, overlap with nothing, and receive nothing."""
 
     size, rank, calls_accelerated = 1, 0, 0
 
@@ -267,7 +267,7 @@ def test_json_has_no_infinity():
 
 
 def test_a_benchmark_runs(tmp_path):
-    """tests/mpi has each operation."""
+    """A benchmark writes rows for all sizes and communicators; tests/mpi runs every operation."""
     options = ["--codec", "none", "--sizes", "8:128K:128", "--iters", 3, "--control"]
     done = osu("alltoall", *options, "--json", tmp_path / "out.json", "--plot", tmp_path / "out.png")
     assert done.returncode == 0, done.stderr
@@ -298,7 +298,7 @@ def git(folder, *words):
 
 
 def test_figures_name_the_commit_and_whether_code_differs(tmp_path, monkeypatch):
-    """Code marks it, a result does not; outside a repository there is none."""
+    """The commit is marked dirty if code differs, not if a result does; outside a repository it is None."""
     monkeypatch.setattr(machine, "__file__", str(tmp_path / "benchmarks" / "machine.py"))
     code, result = tmp_path / "benchmarks" / "code.py", tmp_path / "benchmarks" / "results" / "speeds.json"
     result.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The comparison of codecs: its figures, tables and picture, on little data."""
+"""The comparison of codecs: its figures, tables and picture, on small data."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.demo``, run once, and its errors."""
+"""``python -m benchmarks.demo``: one run of it, and its errors."""
 
 import re
 import shutil
@@ -24,13 +24,13 @@ def run(*arguments):
 
 
 def started(*options, **more):
-    """The demo as a user starts it."""
+    """Start the demo as a user does."""
     command = [sys.executable, "-m", "benchmarks.demo", *map(str, options)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, **more)
 
 
 def test_the_demo(tmp_path):
-    """Here, and in the lab or with a line that says why not."""
+    """The demo runs here, and in the lab; without a lab it prints the reason."""
     flow = "--ranks", 2, "--points", 24, "--steps", 4, "--out", tmp_path / "x.png"
     done = started(*flow, "-c", "lossless", "-c", "bfp:bits=14")
     assert done.returncode == 0, done.stderr
@@ -102,6 +102,6 @@ def test_verdict_says_when_time_or_the_flow_is_lost():
     [(4, 1, 2), (4, 2, 2), (4, 3, 2), (4, 64, 4), (3, 2, 3), (6, 4, 3), (2, 8, 2)],
 )
 def test_each_host_of_the_lab_has_a_core(monkeypatch, ranks, cores, hosts):
-    """The number of hosts divides that of ranks and so the points; two hosts share a single core."""
+    """Hosts divide the ranks evenly, and have a core each; on a single core there are two hosts."""
     monkeypatch.setattr(demo.os, "sched_getaffinity", lambda pid: set(range(cores)))
     assert demo._hosts(ranks) == hosts

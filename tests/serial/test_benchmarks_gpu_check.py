@@ -1,4 +1,4 @@
-"""``make gpu-check``, with the tests' stand-in in the GPU's place, and without any."""
+"""``make gpu-check``, on the stand-in for a GPU, and without a GPU."""
 
 import json
 import os
@@ -24,15 +24,15 @@ needs_executor = pytest.mark.skipif(library_path() is None, reason="needs g++ on
 
 
 def run(path, *arguments):
-    """The exit status, and the rows that were saved, by part and what they are about."""
-    build()  # which takes longer than parts have
+    """Exit status, and the saved rows by part and subject."""
+    build()  # takes longer than the parts' time limits
     status = gpu_check.main(["--fake", "--out", str(path), *arguments])
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return status, {(row["part"], row["what"]): row for row in rows}
 
 
 def put_tool(folder, monkeypatch):
-    """A sanitizer that runs nothing, and finds a race."""
+    """Install a sanitizer that runs nothing and reports a race."""
     row = '{"what": "it", "status": "ok"}'
     text = f"#!/bin/sh\ncase $2 in racecheck) echo a race; exit 9;; *) echo '{row}';; esac\n"
     (folder / "compute-sanitizer").write_text(text)
@@ -84,10 +84,10 @@ def test_what_hangs_fails_or_refuses_costs_its_own_rows(tmp_path, monkeypatch, c
 @pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_all_parts_in_their_order(tmp_path, monkeypatch):
-    """Everything but the GPU; tests of a GPU are skipped without one, which is not to have passed."""
+    """All parts run in order on the stand-in; tests that need a GPU are skipped, which counts as failed."""
     monkeypatch.setattr(gpu_check, "LARGE", (("zfp:rate=8", "float32"),))
     put_tool(tmp_path, monkeypatch)
-    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # a bare machine has no entry point of torch's
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # a bare machine has no entry point for torch
     options = ("--codecs", "zfp:rate=8", "--types", "float32", "--limit", "30", "--seconds", "500")
     status, rows = run(tmp_path / "out" / "check.jsonl", *options)
     parts = list(dict.fromkeys(part for part, _ in rows))
@@ -133,7 +133,7 @@ def test_all_parts_in_their_order(tmp_path, monkeypatch):
 @pytest.mark.exhaustive
 @pytest.mark.timeout(240)
 def test_steps_are_timed_beside_those_over_nccl(tmp_path, monkeypatch):
-    """By models, DDP and FSDP2, the backend and hooks; gloo has the place of NCCL, and there is no lab."""
+    """DDP and FSDP2 steps are timed for two models, with the backend and hooks; gloo stands in for NCCL."""
     pytest.importorskip("torch")
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     monkeypatch.setattr(gpu_check, "NCCL", ((0, "", ("gpu_torch", "--part", "nccl")),))
@@ -151,7 +151,7 @@ def test_steps_are_timed_beside_those_over_nccl(tmp_path, monkeypatch):
 
 @pytest.mark.exhaustive
 def test_parts_that_all_hang_end_in_time(tmp_path, monkeypatch):
-    """Parts end with all that they have started; what they have printed is kept."""
+    """A part that hangs is killed with all its processes, and its output is kept."""
     assert sum(seconds for seconds, _ in gpu_check.PARTS.values()) <= gpu_check.BUDGET == 200
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\ntrap '' TERM\necho begun\nsleep 99 &\nsleep 99\n")
@@ -187,7 +187,7 @@ def test_the_last_that_is_printed_is_what_it_comes_to(tmp_path):
 @pytest.mark.timeout(240)
 @pytest.mark.exhaustive
 def test_from_an_archive_in_an_empty_folder_without_network(tmp_path):
-    """Nothing but Python, its packages and a compiler is the machine's."""
+    """The archive needs only Python, its packages and a compiler from the machine."""
     carry = tmp_path / "carry"
     for built in (ROOT / "compcoll").rglob("*.so"):
         place = carry / "extension" / built.relative_to(ROOT)
@@ -233,7 +233,7 @@ def test_from_an_archive_in_an_empty_folder_without_network(tmp_path):
 
 @pytest.mark.exhaustive
 def test_warnings_of_others_fail_no_test_on_a_gpu(tmp_path):
-    """Under ``filterwarnings = error``, with the conftest of all tests and that of tests/serial."""
+    """Warnings of other packages do not fail tests on a GPU, even with ``filterwarnings = error``."""
     gpu = tmp_path / "gpu"
     gpu.mkdir()
     shutil.copy(ROOT / "tests" / "serial" / "conftest.py", gpu)
@@ -288,7 +288,7 @@ def test_figures_of_no_gpu_are_no_results():
 
 
 def test_what_was_carried_is_found(tmp_path, monkeypatch):
-    """Programs in front of the machine's own, packages behind, and the kernels where the device looks."""
+    """Carried programs precede the machine's own, packages follow, and the device finds the kernels."""
     (tmp_path / "site" / "bin").mkdir(parents=True)
     (tmp_path / "site" / "bin" / "mpiexec").write_text("#!/bin/sh\n")
     monkeypatch.setattr(sys, "path", list(sys.path))

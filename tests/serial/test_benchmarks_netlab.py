@@ -1,4 +1,4 @@
-"""The lab itself: its links have the rate that was asked for, and nothing of it stays behind."""
+"""The lab: its links have the requested rate, and it leaves nothing behind."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def moved(peer):
 line = " ".join(map(str, [socket.gethostname(), *moved(comm.rank ^ 1), *moved(comm.rank ^ 2)]))
 print(line + "\\n", end="", flush=True)
 """
-#: Messages of all forms, some received in another way, some longer than their room.
+#: Messages of all forms, some with another kind of receive, some longer than the receive buffer.
 MESSAGES = """
 import numpy as np
 from mpi4py import MPI
@@ -114,7 +114,7 @@ def test_ranks_meet_over_the_links(lab):
 
 
 def test_compressed_messages_leave_nothing_that_was_not_received(lab):
-    """UCX would name each when MPI ends."""
+    """Every message is received, or UCX would name it in MPI_Finalize."""
     done = lab.run([sys.executable, "-c", MESSAGES], capture=True, timeout=60)
     assert (done.stdout.count("end"), done.stderr) == (2, "")
 
@@ -167,7 +167,7 @@ def test_links_have_their_rate(lab):
 
 @pytest.mark.exhaustive
 def test_frames_are_measured_beside_mpi_alone(lab):
-    """Results are those of plain MPI, or the program would end with an error."""
+    """Results equal plain MPI's, or the program would fail."""
     options = ["--operations", "alltoall,allreduce", "--codec", "bfp:bits=7,none", "--chunks", "64K,gpu"]
     program = [sys.executable, "-m", "benchmarks.frames", *options, "--nbytes", "256K", "--iters", "1"]
     rows = [line.split(" | ") for line in lab.run(program, capture=True, timeout=60).stdout.splitlines()[2:]]
@@ -219,7 +219,7 @@ def test_nothing_stays_after_a_kill(lab):
 
 
 def test_remains_of_the_dead_are_removed(lab):
-    name = f"netlab-{os.getpid()}-1-0"  # our process id, of a process that began at boot
+    name = f"netlab-{os.getpid()}-1-0"  # our process id, of a process that started at boot
     lab.command("ip", "netns", "add", f"{name}.head")
     assert watchdog.stale() == [name]
     with Lab(hosts=1, gbit=0):

@@ -1,4 +1,4 @@
-"""Predictions for many ranks, and what the report makes of them."""
+"""Predictions for many ranks, and the report's table of them."""
 
 import json
 
@@ -55,7 +55,7 @@ def test_the_best_way_is_not_left_out(op, nbytes, network):
     exact = min(
         way.seconds(call, profile)
         for way in quick_look(call, profile)
-        if way.algorithm != "recursive_doubling"  # of small blocks
+        if way.algorithm != "recursive_doubling"  # for small blocks
     )
     assert predicted_row(network, call, profile)["seconds"] == pytest.approx(exact, rel=0.02)
 

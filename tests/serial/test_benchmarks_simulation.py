@@ -1,4 +1,4 @@
-"""Predictions of the simulation: compressed ways, plain MPI, and what quick looks draw out."""
+"""Predictions of the simulation: compressed ways, plain MPI, and extrapolation by quick looks."""
 
 from math import inf
 
@@ -14,7 +14,7 @@ from compcoll.algorithms.bcast import ARITY
 from compcoll.algorithms.catalog import program
 from compcoll.schedule.trace import trace
 
-#: One core, zfp at rate 8.
+#: One core's zfp at rate 8.
 SLOW = Profile(FABRICS["1gbe"], NODE, encode=2e9, decode=1.5e9, ratio=4.0, call=2e-6, memory=8e9)
 FAST = SLOW.with_(network=Link(1e-6, 50e9))
 
@@ -54,7 +54,7 @@ def test_messages_stay_below_what_goes_one_way_at_a_time(ratio, largest):
     ("op", "algorithm"), [("Allgather", "ring"), ("Bcast", "chain"), ("Allreduce", "ring")]
 )
 def test_the_owner_takes_the_decoded_values_too(op, algorithm):
-    """Values that come with the frame cost it less than decoding the frame."""
+    """Values that come with the frame cost the owner less than decoding the frame."""
 
     def seconds(reconstruct: float) -> float:
         return predict(Call(op, 4 << 20, 2), FAST.with_(reconstruct=reconstruct), algorithm, 1 << 18)
@@ -64,7 +64,7 @@ def test_the_owner_takes_the_decoded_values_too(op, algorithm):
 
 
 def test_levels_are_compared():
-    """Sums of nodes cost less than those of ranks; large blocks of Alltoall are not gathered first."""
+    """Sums of nodes cost less than sums of ranks; large blocks of Alltoall are never gathered first."""
     looks = quick_look(Call("Allreduce", 1 << 18, 32, 8), SLOW)
     assert {way.levels for way in looks} == {1, 2}
     best, seconds = best_of(looks)
@@ -112,7 +112,7 @@ def test_nodes_share_their_port():
 @pytest.mark.parametrize("algorithm", ARITY)
 @pytest.mark.parametrize("size", [2, 3, 7, 16, 33])
 def test_ranks_of_a_tree_are_alike_but_for_their_peers(algorithm, size):
-    """Schedules that were made of another rank's are those that the algorithm makes."""
+    """A schedule derived from another rank's equals the one that the algorithm makes."""
     call = Call("Bcast", 300_000, size)
     for rank in range(size):
         own = trace(program("Bcast", algorithm), rank, size, [], [call.nbytes], 1 << 16)
@@ -138,7 +138,7 @@ def test_ranks_of_a_tree_are_alike_but_for_their_peers(algorithm, size):
     ],
 )
 def test_plain_bcast_is_a_tree_of_nodes_or_scatter_and_allgather(size, per_node, blocks):
-    """A binomial tree for few ranks, scatter and allgather for more."""
+    """Plain Bcast is a binomial tree for few ranks, and scatter with allgather for more."""
     call = Call("Bcast", 64 << 20, size, per_node)
     seconds = blocks * call.nbytes / SLOW.network.bandwidth
     assert plain_seconds(call, SLOW) == pytest.approx(seconds, rel=0.01)
@@ -146,7 +146,7 @@ def test_plain_bcast_is_a_tree_of_nodes_or_scatter_and_allgather(size, per_node,
 
 @pytest.mark.parametrize("op", ["Reduce_scatter_block", "Alltoall"])
 def test_pairwise_exchanges_take_turns_at_a_nodes_port(op):
-    """Each of a node's ranks sends to every rank of the other nodes."""
+    """Each rank of a node sends to every rank of the other nodes through the node's port, one at a time."""
     call = Call(op, 1 << 20, 16, 8)
     seconds = 8 * 8 * call.nbytes / SLOW.network.bandwidth
     assert plain_seconds(call, SLOW.with_(memory=inf)) == pytest.approx(seconds, rel=0.01)
@@ -156,13 +156,13 @@ def test_pairwise_exchanges_take_turns_at_a_nodes_port(op):
 def test_most_of_a_rings_hops_are_inside_nodes(op):
     late = SLOW.with_(network=Link(1e-3, 1e15))
     alone, packed = (plain_seconds(Call(op, 1 << 20, 64, k), late) for k in (1, 8))
-    assert alone == pytest.approx(69e-3 if op == "Bcast" else 63e-3, rel=0.01)  # with a scatter's rounds
-    assert packed == pytest.approx(alone / 8, rel=0.7 if op == "Bcast" else 0.1)  # of the ring alone
+    assert alone == pytest.approx(69e-3 if op == "Bcast" else 63e-3, rel=0.01)  # and a scatter's rounds
+    assert packed == pytest.approx(alone / 8, rel=0.7 if op == "Bcast" else 0.1)  # in the ring alone
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_bfp_pays_where_slower_codecs_do_not(op):
-    """At 10 Gb/s, by the figures of one core."""
+    """On 10 Gb/s, bfp at one core's speed gains time, and a slower codec does not."""
     call, machine = Call(op, 4 << 20, 4), SLOW.with_(network=FABRICS["10gbe"])
     quick = gain(call, machine.with_(encode=9e9, decode=12e9, ratio=4.37, reconstruct=8e9))
     slow = gain(call, machine.with_(encode=0.5e9, decode=0.5e9, ratio=4.0, reconstruct=0.4e9))

@@ -1,4 +1,4 @@
-"""Schedules in virtual time: what they take where the answer is known, and what never ends."""
+"""Schedules in virtual time: their duration where it is known, and deadlocks."""
 
 from dataclasses import replace
 from math import inf
@@ -15,9 +15,9 @@ from compcoll.schedule.trace import DeadlockError, Tracer, trace
 
 HEADER = 80
 WIRE = Link(10e-6, 1e9)
-#: Nothing takes time but the wire.
+#: Only the wire takes time.
 BARE = Profile(WIRE, Link(1e-6, 4e9), encode=inf, decode=inf, itemsize=1)
-#: Coding, too.
+#: Coding takes time, too.
 CODED = BARE.with_(encode=2e9, decode=3e9, ratio=4.0, memory=8e9, call=2e-6)
 
 
@@ -34,7 +34,7 @@ def collective(op: str, algorithm: str, size: int, n: int, chunk: int, **options
 
 
 def message(n: int, chunk: int):
-    """A message from rank 0 to rank 1."""
+    """Schedules of a message from rank 0 to rank 1."""
     return lambda rank: trace(
         program("Send", "stream"), rank, 2, [] if rank else [n], [n] if rank else [], chunk
     )
@@ -62,7 +62,7 @@ def test_without_overlap_times_add_up():
 
 
 def test_chunks_overlap():
-    """Many chunks take as long as the slowest stage, and one chunk of each of the others."""
+    """Many chunks take as long as the slowest stage, plus one chunk of each other stage."""
     n, chunk = 64 << 20, 1 << 18
     profile = BARE.with_(encode=2e9, decode=4e9, ratio=4.0)
     seconds = simulate(2, message(n, chunk), profile).seconds
@@ -98,7 +98,7 @@ def test_messages_take_processors():
 
 
 def test_ranks_of_a_node_share_its_port():
-    """Four ranks of one node send to four of another one: four times as long as one alone."""
+    """Four ranks of one node that send to another node take four times as long as one rank."""
     n, size = 1 << 20, 8
 
     async def across(rt: Tracer, send: list, recv: list) -> None:
@@ -113,7 +113,7 @@ def test_ranks_of_a_node_share_its_port():
 
 @pytest.mark.parametrize("reconstruct", [0.0, 1e9, inf])
 def test_the_owner_settles(reconstruct):
-    """Exact values are there already, others come with the frame or are decoded."""
+    """The owner's exact values cost nothing; decoded ones come with the frame or are decoded from it."""
     n = 1 << 20
     profile = BARE.with_(encode=2e9, decode=4e9, ratio=4.0, reconstruct=reconstruct)
     result = simulate(2, collective("Bcast", "chain", 2, n, n), profile, records=True)
@@ -135,7 +135,7 @@ def test_one_rank_stands_for_all(size, op, algorithm):
     flip = algorithm.startswith("recursive_")
     if flip and size & (size - 1):
         pytest.skip("of powers of two alone")
-    schedules = collective(op, algorithm, size, 64 * 5_000, 100_000)  # of which all ranks have equal parts
+    schedules = collective(op, algorithm, size, 64 * 5_000, 100_000)  # all ranks have equal parts
     profile = BARE.with_(encode=2e9, decode=3e9, ratio=4.0, memory=20e9)
     every = simulate(size, schedules, profile)
     one = simulate(size, schedules, profile, simulated=1, flip=flip)
@@ -153,7 +153,7 @@ def test_one_rank_stands_for_all(size, op, algorithm):
     ],
 )
 def test_one_rank_of_a_node_stands_for_all(op, algorithm):
-    """In two levels, where all ranks of all nodes do the same."""
+    """In two levels, one rank of a node predicts all: every rank of every node does the same work."""
     size = 16 if algorithm == "recursive_halving" else 12
     call = Call(op, 64 * 1_000, size, 4)
     one = run(call, CODED, algorithm, 30_000, levels=2)
@@ -165,7 +165,7 @@ def test_one_rank_of_a_node_stands_for_all(op, algorithm):
 
 
 def test_what_stays_inside_is_not_coded():
-    """Memory has no limits here: a node sums seven values of eight, and each rank decodes an eighth."""
+    """With an unlimited network, a node sums seven of eight values, and each rank decodes an eighth."""
     call = Call("Allreduce", 1 << 20, 64, 8)
     profile = BARE.with_(network=Link(0, inf), node=Link(0, inf), encode=1e9, decode=1e9, ratio=4.0)
     one, two = (predict(call, profile, "direct", 1 << 20, levels) for levels in (1, 2))
@@ -236,7 +236,7 @@ def test_thousands_of_ranks():
 
 @pytest.mark.parametrize("size", [32, 33, 37, 40, 60])
 def test_any_number_of_ranks_halves(size):
-    """One rank stands for all, nearly: groups of odd numbers do not meet at the same time."""
+    """One rank predicts all within 15%, although groups of odd sizes do not meet at the same time."""
     call = Call("Allreduce", (1 << 20) // size, size)
     one = predict(call, CODED, "recursive_halving", 65536)
     every = simulate(size, lambda r: schedule_of(call, r, "recursive_halving", 65536), CODED).seconds

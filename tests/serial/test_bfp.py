@@ -1,4 +1,4 @@
-"""bfp: its bytes are those of a reference in NumPy, its bound is kept, and every input is safe."""
+"""bfp: payloads equal those of a NumPy reference, errors keep their bound, and every input is safe."""
 
 import hashlib
 from itertools import product
@@ -31,7 +31,7 @@ BLOCK, ROW = 64, 32
 
 
 class Reference:
-    """The codec written down for one value after another, of nearest rounding."""
+    """The codec with nearest rounding, written for one value after another."""
 
     def __init__(self, dtype, bits, dim):
         wide = dtypes.real_dtype(dtype).itemsize == 8
@@ -55,7 +55,7 @@ class Reference:
         return max(found, self.bits_of(self.lowest))
 
     def steps(self, x, before):
-        """(scale, step, whether differences) of a block."""
+        """Return (scale, step, is_difference) of a block."""
         F = self.F
         m = np.abs(x).max()
         e = np.abs(x - np.concatenate([before, x[: -self.dim]])).max()
@@ -66,7 +66,7 @@ class Reference:
         return ((found >> self.shift) - self.bias) << 1 | (difference < value), step, difference < value
 
     def encode(self, values):
-        """(payload, decoded values as F)."""
+        """Return (payload, decoded values as F)."""
         F, n, dim = self.F, values.size, self.dim
         codes, scales, bases, decoded = [], [], [], []
         for begin in range(0, n, self.tile):
@@ -115,7 +115,7 @@ def most_bits(dtype):
 
 
 def kinds(dtype, n, seed):
-    """Values of every sort that the choice of a step looks at."""
+    """Yield arrays for every case in the choice of a step."""
     rng = np.random.default_rng(seed)
     count = n * (2 if dtype.kind == "c" else 1)
     t = np.arange(count)
@@ -134,7 +134,7 @@ def kinds(dtype, n, seed):
 
 
 def check_bytes(array, bits_, dim=None):
-    """Bytes and values are those of the reference on every level."""
+    """Check that payload and values equal the reference's on every level."""
     codec = make(f"bfp:bits={bits_}" + (f",dim={dim}" if dim else ""))
     expected, decoded = Reference(array.dtype, bits_, dim or (2 if array.dtype.kind == "c" else 1)).encode(
         reals(array)
@@ -170,7 +170,7 @@ def test_every_number_of_bits(dtype):
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_falling_values_that_are_nearly_constant(dtype):
-    """A value before a block can be far more than its step, or than its own magnitudes."""
+    """The value before a block may exceed the block's step, or its magnitudes, by far."""
     dtype, rng, count = np.dtype(dtype), np.random.default_rng(8), 500
     for n in range(2, most_bits(dtype) + 1, 1 if dtype.itemsize == 4 else 7):
         level = 2.0 ** rng.uniform(-20, 20, (count, 1))
@@ -246,11 +246,11 @@ def test_large_magnitudes_stay_finite_or_go_out_lossless():
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_sizes(dtype):
     for n in (0, 1, 31, 63, 64, 65, 127, 130, 1023, 1024, 1025, 2113, 20_003):
-        if dtype.itemsize > 2 or n not in (65, 130):  # whose rows of words are larger than these arrays
+        if dtype.itemsize > 2 or n not in (65, 130):  # where rows of words exceed these arrays
             check_wave(make("bfp"), dtype, n)
 
 
-#: Of the fields, bits a value, and the signal-to-noise ratio in dB.
+#: Signal-to-noise ratios of the fields in dB, by bits a value.
 TABLE = {
     "vorticity.512_512": {5: 27.0, 6: 33.5, 7: 39.7, 8: 45.8, 15: 88.1},
     "wmag91.float": {5: 33.5, 6: 40.1, 7: 46.5, 8: 52.6, 15: 94.9},
@@ -313,7 +313,7 @@ def test_any_bytes_are_safe(dtype):
             payload = np.frombuffer(rng.bytes(sound.size), np.uint8).copy()
             assert status_of(codec, params, payload, dtype, n) in (0, _cpu.BAD_STREAM)
             keep = sound.copy()
-            keep[: sound.size // 2] = payload[: sound.size // 2]  # scales and bases are what they were
+            keep[: sound.size // 2] = payload[: sound.size // 2]  # scales and bases are unchanged
             decode_everywhere(codec, params, keep, array)
         for length in {0, 1, sound.size // 2, sound.size - 1, sound.size + 1}:
             assert status_of(codec, params, np.zeros(length, np.uint8), dtype, n) == _cpu.BAD_STREAM
@@ -336,7 +336,7 @@ def test_encoder_keeps_to_its_capacity():
 
 
 def reconstruct(codec, src, values):
-    """(payload or status, bound), with what stands behind the payload checked."""
+    """Return (payload or status, bound); check that the bytes after the payload are untouched."""
     room = np.full(src.nbytes + 64, 0xA5, np.uint8)
     code, params = dtypes.code_of(src.dtype), codec.params(src.dtype, src.shape)
     args = codec._index, code, src.shape, params, bits(src)
@@ -346,7 +346,7 @@ def reconstruct(codec, src, values):
 
 
 def check_reconstruction(codec, array):
-    """The payload, the bound and the decoded values on every level, in place and elsewhere."""
+    """Check payload, bound and decoded values on every level, in place and out of place."""
     payload, bound, params = encode_everywhere(codec, array)
     expected = decode_everywhere(codec, params, payload, array)
 
@@ -369,14 +369,14 @@ def check_reconstruction(codec, array):
 def test_encoding_gives_the_decoded_values_too(dtype, spec):
     for array in kinds(dtype, 300, 300):
         check_reconstruction(make(spec), array)
-    for n in (10_000, 20_000):  # a tile, and more of them than are encoded together
+    for n in (10_000, 20_000):  # one tile, and more tiles than are encoded together
         check_reconstruction(make(spec), next(kinds(dtype, n, n)))
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_decoding_past_the_cache_to_any_address(level, dtype):
     specs = ("raw", "bfp:bits=2", "bfp:bits=7", "bfp:bits=12", "bfp:bits=9,dim=5")
-    # None of more than a tile, one, and more than stand beside each other.
+    # No full tile, one, and more than fit next to each other.
     for spec, n in product(specs, (64, 300, 2500, 9000)):
         codec, array = make(spec), next(kinds(dtype, n, n))
         payload, _, params = encode(codec, array)
@@ -402,7 +402,7 @@ def test_arrays_below_the_least_step_go_out_lossless(dtype):
     real = dtypes.real_dtype(dtype)
     wide = np.float64 if real.itemsize == 8 else np.float32
     tiniest = float(np.finfo(wide).smallest_subnormal)
-    for n in (2, 7) if dtype.itemsize == 2 else (2, 7, 24):  # of 16 bits, more is larger than the array
+    for n in (2, 7) if dtype.itemsize == 2 else (2, 7, 24):  # more bits than the array has for 16-bit types
         codec, shape = make(f"bfp:bits={n}"), np.random.default_rng(n).uniform(-1, 1, 3000)
         shape[7] = 1
         least = (2.0**-511 if real.itemsize == 8 else 2.0**-126) * (2 ** (n - 1) - 1)
@@ -413,13 +413,13 @@ def test_arrays_below_the_least_step_go_out_lossless(dtype):
                 frame = codec.encode(array)
                 assert inspect(frame).fallback
                 assert np.array_equal(bits(compcoll.decode(frame)), bits(array))
-        # Part of a larger array, and nothing at all, are not.
+        # A part of a larger array, and zeros, are not refused.
         for array in (np.where(np.arange(3000) < 1500, shape * least / 2, shape), np.zeros(3000)):
             assert roundtrip(codec, array.astype(real).view(dtype))[1] is not None
 
 
 def check_refused_everywhere(codec, array, status):
-    """No level encodes an array; one that was to become the decoded values stays what it is."""
+    """Check that no level encodes an array, and that a refused in-place source stays unchanged."""
     assert encode_everywhere(codec, array)[0] == status
     values = array.copy()
     assert agreed(reconstruct, codec, values, values)[0] == status
@@ -437,7 +437,7 @@ def test_a_source_that_is_refused_is_not_touched(dtype):
             check_refused_everywhere(make("bfp"), array, expected)
 
 
-#: Of what `golden_arrays` gives, the first 16 digits of the payloads' SHA-256.
+#: First 16 digits of the SHA-256 of the payloads of `golden_arrays`.
 GOLDEN = {
     "walk float16": ("93c8a2ac32d007ce", "c210c9cdb9aa0c03"),
     "noise float16": ("343b367f4e281f07", "ce0efb86c88de808"),
@@ -455,7 +455,7 @@ GOLDEN = {
 
 
 def golden_arrays():
-    """Integers and powers of two, which every machine computes alike."""
+    """Yield arrays made of integers and powers of two, which are equal on every machine."""
     rng = np.random.default_rng(5)
     walk = np.cumsum(rng.integers(-(2**10), 2**10, 3000)) / 2.0**12
     noise = rng.integers(-(2**12), 2**12, 3000) / 2.0**12
@@ -486,7 +486,7 @@ def test_bits_and_the_relative_error():
     assert make("bfp").params(np.dtype("c16"), (1,))[0] == 8 | 2 << 8
     array = np.sin(np.arange(1000)).astype(np.float32)
     assert inspect(make("bfp:rel=1e-8").encode(array)).bound == 0  # lossless
-    # What rounds to 16 bits is at most twice as far from the value as before.
+    # Rounding the result to 16 bits at most doubles the error.
     frame = make("bfp:rel=1e-3").encode(array.astype(ml_dtypes.bfloat16))
     assert inspect(frame).codec == "bfp"
     assert 0 < inspect(frame).bound <= 1e-3

@@ -1,4 +1,4 @@
-"""The files of checkpoints, and ranks that are killed while they save."""
+"""Files of checkpoints, and ranks killed while they save."""
 
 import ml_dtypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""The command line: what it prints, and what it says where something is wrong."""
+"""The command line: its output and its errors."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def ramp(tmp_path):
 
 
 class Halved(compcoll.Codec):
-    """Sends float16 values: a lossy codec with an error that can be predicted."""
+    """A lossy codec with a predictable error: it sends float16 values."""
 
     name = "halved"
     lossless = False
@@ -170,7 +170,7 @@ def test_codec_measures_every_codec_by_default(run, ramp):
 
 
 def test_codec_prints_a_table_and_draws(run, ramp, tmp_path):
-    """More codecs than there are markers."""
+    """A figure with more codecs than markers is drawn."""
     plot = tmp_path / "out.png"
     result = run("codec", ramp, *["-c", "raw"] * 20, "--out", plot, "--seconds", "0.001")
     assert result.exit_code == 0
@@ -258,7 +258,7 @@ def test_codec_says_what_is_wrong(run, ramp, tmp_path, monkeypatch, arguments, m
 
 
 def test_speed_up_on_a_link():
-    """8 chunks through encoding, the link and decoding: the slowest of them in full, the others once."""
+    """Eight chunks pass encoding, link and decoding: the slowest stage in full, one chunk of each other."""
     x = Measurement("codec", "codec", (9,), False, 4.0, 8, encode_gbs=10.0, decode_gbs=5.0)
     assert x.speedup(1e9) == pytest.approx(1 / (0.25 + (0.1 + 0.2) / 8))
     assert x.speedup(50e9) == pytest.approx(0.02 / (0.2 + (0.1 + 0.005) / 8))
@@ -289,7 +289,7 @@ def test_codec_predicts_for_a_link(run, ramp, text, bandwidth):
     ],
 )
 def test_outputs_are_looked_at_first(run, ramp, tmp_path, monkeypatch, outside, command, says):
-    """Before anything is measured or started."""
+    """An output that cannot be written is refused before a measurement or a rank starts."""
     (tmp_path / "plain").write_text("no folder")
     monkeypatch.setattr(launch, "find_mpiexec", lambda: pytest.fail("ranks are started"))
     monkeypatch.setattr("compcoll.cli.measure.Subject", lambda *_: pytest.fail("it is measured"))
@@ -308,7 +308,7 @@ def test_bench_looks_at_its_outputs_first(ramp):
 
 
 def bench(*options, **more):
-    """`compcoll bench`, on ranks that it starts."""
+    """Run `compcoll bench` on ranks that it starts."""
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
     command = [sys.executable, "-m", "compcoll", "bench", *map(str, options)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=outside, **more)
@@ -335,7 +335,7 @@ def test_bench_takes_its_options_anywhere_and_arrays_as_they_are(tmp_path):
 
 @pytest.mark.exhaustive
 def test_sizes_are_those_of_a_ranks_buffer():
-    """Of Alltoall and Allreduce the same."""
+    """A size is one rank's whole buffer, for Alltoall and for Allreduce."""
     for op in ("alltoall", "allreduce"):
         row = (
             bench(op, "--codec", "none", "--sizes", "96K", "--iters", 3, "-n", 3)

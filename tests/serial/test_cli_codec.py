@@ -1,4 +1,4 @@
-"""``compcoll codec`` with an error to keep: what it prints keeps it, by NumPy's own reckoning."""
+"""``compcoll codec`` with an error limit: the printed specs keep it, by NumPy's reckoning."""
 
 import json
 import re
@@ -19,7 +19,7 @@ quick = settings(max_examples=30, deadline=None, suppress_health_check=list(Heal
 
 
 def field(dtype, shape, seed=0):
-    """Waves with noise."""
+    """A noisy wave."""
     rng = np.random.default_rng(seed)
     x = np.sin(np.arange(np.prod(shape)) * 0.01) + 1e-2 * rng.standard_normal(np.prod(shape))
     if np.dtype(dtype).kind == "c":
@@ -28,7 +28,7 @@ def field(dtype, shape, seed=0):
 
 
 def real(array):
-    """The numbers of an array, in more than its precision."""
+    """Real and imaginary parts in a wider precision."""
     array = array.reshape(-1)
     parts = np.concatenate([array.real, array.imag]) if array.dtype.kind == "c" else array
     return parts.astype(np.longdouble)
@@ -40,7 +40,7 @@ def coded(spec, array, shape=None):
 
 
 def errors(array, decoded):
-    """Largest absolute error and SNR."""
+    """Largest absolute error, and SNR."""
     a, b = real(array), real(decoded)
     noise, error = np.sum((a - b) ** 2), np.abs(a - b)
     if array.dtype.kind == "c":
@@ -120,7 +120,7 @@ def test_sample_is_slabs_of_the_array(shape, nbytes):
 
 
 def test_what_a_sample_does_not_show_is_seen(run, tmp_path, monkeypatch):
-    """Large values in one place, which no slab of the sample has, take more bits."""
+    """Large values that no slab of the sample contains still count: the chosen specs keep the error."""
     monkeypatch.setattr("compcoll.cli.codec._SEARCHED_NBYTES", 1 << 12)
     array = field("f4", (200, 50))
     seen = sample(np.arange(array.size).reshape(array.shape), 1 << 12)

@@ -1,4 +1,4 @@
-"""``compcoll run`` and ``compcoll.auto``: programs that know nothing of compcoll, as they are."""
+"""``compcoll run`` and ``compcoll.auto`` on unchanged programs, which do not import compcoll."""
 
 import os
 import re
@@ -18,7 +18,7 @@ SUMMARY = re.compile(
     r"sums over (\d+) ranks?"
 )
 
-#: Sums of an array that is compressed, over the world as a default argument sees it.
+#: Sums of a compressed array, with the world communicator as a default argument.
 PROGRAM = """
 import sys
 import numpy as np
@@ -43,7 +43,7 @@ line.Barrier()
 """
 
 
-#: Each kind of call, on two ranks.
+#: One call of each kind, on two ranks.
 BYTES = """
 import time
 import numpy as np
@@ -67,7 +67,7 @@ first or time.sleep(0.4)
 
 @pytest.fixture
 def program(tmp_path):
-    """Writes a program, and gives its path."""
+    """Function that writes a program and returns its path."""
 
     def write(text, name="program.py"):
         path = tmp_path / name
@@ -78,7 +78,7 @@ def program(tmp_path):
 
 
 def run(*command, cwd=None, **environment):
-    """What a command says and how it ends; outside of the ranks of these tests, if there are any."""
+    """Run a command outside of the ranks of these tests; return its result."""
     outside = {
         k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_", "COMPCOLL_"))
     }
@@ -93,12 +93,12 @@ def run(*command, cwd=None, **environment):
 
 
 def started(n, *command, **more):
-    """`run` on ranks that mpiexec has started."""
+    """Like `run`, on ranks that mpiexec starts."""
     return run(find_mpiexec(), "-n", n, sys.executable, *command, **more)
 
 
 def summary(text):
-    """Calls, accelerated ones, bytes, bytes on the wire and ranks of the last line."""
+    """Calls, accelerated calls, bytes, bytes on the wire and ranks of the summary line."""
     found = SUMMARY.findall(text)
     assert len(found) == 1, text
     return tuple(map(int, found[0]))
@@ -107,7 +107,7 @@ def summary(text):
 @pytest.mark.parametrize("launched", [False, True], ids=["alone", "launched"])
 @pytest.mark.exhaustive(but=1)
 def test_a_program_is_as_under_plain_python_on_a_wrapped_world(program, tmp_path, launched):
-    """Its arguments, path and main module, whose classes are pickled until the end."""
+    """A program's arguments, path and main module are as under plain python, and its classes are pickled."""
     path = program(
         "import atexit, json, __main__\n"
         "class Point:\n"
@@ -168,7 +168,7 @@ def test_how_a_program_fails(program, text, status, says):
     assert "compcoll/cli" not in result.stderr, "the traceback begins in the program"
 
 
-#: How a program may begin MPI itself, or say how mpi4py is to do it.
+#: Ways in which a program initialises MPI, or tells mpi4py how to do it.
 BEGINNINGS = {
     "Init_thread": "mpi4py.rc(initialize=False)\nfrom mpi4py import MPI\n"
     "assert MPI.Init_thread(MPI.THREAD_SERIALIZED) == MPI.THREAD_SERIALIZED",
@@ -239,7 +239,7 @@ def test_by_default_only_what_gains_is_accelerated(program):
 
 @pytest.mark.exhaustive
 def test_bytes_are_those_that_leave_a_rank(tmp_path):
-    """Bytes of accelerated calls, and of calls that are MPI's; a rank that ends late is waited for."""
+    """A summary counts all bytes that leave a rank, accelerated or not, and waits for late ranks."""
     path = tmp_path / "bytes.py"
     path.write_text(BYTES)
     said = [run(*RUN, "-n", 2, *more, path).stderr for more in ((), ("--min-nbytes", 1 << 30))]
@@ -250,7 +250,7 @@ def test_bytes_are_those_that_leave_a_rank(tmp_path):
 
 
 def test_without_an_mpi_library(program, tmp_path):
-    """A line and a hint."""
+    """Without an MPI library, a command prints one line with a hint."""
     path, none = program(""), {"MPI4PY_LIBMPI": "/nonexistent.so"}
     hint = "no MPI library was found .*nonexistent.so.*; pip install 'compcoll\\[mpich\\]' brings one"
     for command in ([*RUN, "-n", 2, path], [*RUN, path], [*RUN[:3], "bench", "bcast"]):
@@ -269,7 +269,7 @@ def test_other_ranks_than_those_of_the_launcher_are_an_error(program):
     assert "-n 3, where a launcher has started 2 ranks" in result.stderr
 
 
-#: mpi4py.futures, with tasks of this file in other processes.
+#: A program of mpi4py.futures, whose tasks run this file's functions in other processes.
 EXECUTOR = """
 from mpi4py import MPI
 from mpi4py.futures import {kind}

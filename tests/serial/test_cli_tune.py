@@ -1,4 +1,4 @@
-"""The command ``tune``: trials of its own, and the table that they fill."""
+"""``compcoll tune``: its trials, and the table that they fill."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from compcoll.policy.table import About, Row, tables, write_file
 
 @pytest.fixture
 def tune(tmp_path, monkeypatch):
-    """Run the command on 2 ranks, each of them a node, with a table of its own."""
+    """Run the command on 2 ranks, each on a node of its own, with a table of their own."""
     monkeypatch.setenv("COMPCOLL_TABLE", str(tmp_path / "tables"))
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
 
@@ -77,7 +77,7 @@ def test_calls_of_a_trace_are_tried(tune, tmp_path):
 @pytest.mark.parametrize("option", ["--like", "--data"])
 @pytest.mark.exhaustive(but=1)
 def test_files_are_those_of_rank_0(tmp_path, option):
-    """Other nodes may have none, and all ranks hear of it where rank 0 has none."""
+    """Only rank 0 reads the file; if it is missing there, every rank ends with one error."""
     np.save(tmp_path / "there.npy", np.sin(np.arange(1 << 14) * 1e-3))
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
     environment = {**outside, "COMPCOLL_NODES": "0,1", "COMPCOLL_TABLE": str(tmp_path / "tables")}
