@@ -1,7 +1,7 @@
 """``python -m benchmarks.checkpoints``: saving bfloat16 weights, next to numpy.save, h5py and torch's own.
 
-Weights before and after a step of AdamW at a learning rate of 1e-5 (`benchmarks.delta`) are saved in turns by
-each way, brought to the disk, and loaded once.
+Each way saves the weights from before and after a step of AdamW at a learning rate of 1e-5
+(`benchmarks.delta`), in turns, syncs them to the disk, and loads them once.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ WAYS: dict[str, tuple[Save, Load]] = {
 
 
 def _newest_nbytes(folder: Path) -> int:
-    """Bytes of the files of the last save."""
+    """Size of the files that the last save wrote."""
     sets = sorted(folder.glob("step-*"))
     return sum(path.stat().st_size for path in (sets[-1] if sets else folder).rglob("*") if path.is_file())
 
@@ -101,7 +101,7 @@ def _newest_nbytes(folder: Path) -> int:
 @click.option("--repeats", default=5, type=click.IntRange(1))
 @click.option("--folder", type=click.Path(exists=True, file_okay=False), help="On the disk to be measured.")
 def main(mbytes: int, repeats: int, folder: str | None) -> None:
-    """Print times of saving and loading, the first save not counted, and the bytes of the last one."""
+    """Print the times of saving and loading, without the first save, and the compression ratio."""
     warnings.filterwarnings("ignore", module="torch")
     torch.set_num_threads(1)
     named = {name: (before, after) for name, before, after in weights(2, 256, 60, 2)}

@@ -1,7 +1,7 @@
 """Dask's workers on two hosts: ``python -m benchmarks.netlab --gbit 1 -- python -m benchmarks.dask_arrays``.
 
-Each way of sending arrays has a cluster of its own: a scheduler beside the client in the process of rank 0,
-and a worker process on each host. Data are a smooth field with noise, made on the workers before each time.
+Each way of sending arrays has its own cluster: scheduler and client in the process of rank 0, and a worker
+process on each host. The workers make the data, a smooth field with noise, before each timing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def field(block_info: Any = None, seed: int = 0) -> np.ndarray:
 
 
 def address() -> str:
-    """This host's, on the port that the lab shapes."""
+    """This host's address on the interface that the lab shapes."""
     import psutil
 
     found = psutil.net_if_addrs()
@@ -41,7 +41,7 @@ def address() -> str:
 
 @asynccontextmanager
 async def cluster(comm: MPI.Intracomm, way: str) -> AsyncIterator[Any]:
-    """The client of a cluster of its own; by rank 0."""
+    """Start a cluster on rank 0 and yield its client."""
     from distributed import Client, Scheduler
 
     import compcoll.dask
@@ -59,7 +59,7 @@ async def cluster(comm: MPI.Intracomm, way: str) -> AsyncIterator[Any]:
 
 
 async def measure(user: Any, n: int, chunk: int, seed: int) -> tuple[float, float]:
-    """The times of a product and of a transpose added."""
+    """Times of ``x.T.dot(x)`` and of ``x + x.T``."""
     import dask.array as da
     from distributed import wait
 
@@ -76,7 +76,7 @@ async def measure(user: Any, n: int, chunk: int, seed: int) -> tuple[float, floa
 
 
 async def measure_all(comm: MPI.Intracomm, ways: list[str], n: int, chunk: int, repeats: int) -> np.ndarray:
-    """Of each repetition and way what `measure` finds; the ways take turns on data of their own."""
+    """Times from `measure` by repetition and way; the ways take turns, each on data of its own."""
     async with AsyncExitStack() as stack:
         users = [await stack.enter_async_context(cluster(comm, way)) for way in ways]
         return np.array(
@@ -88,7 +88,7 @@ async def measure_all(comm: MPI.Intracomm, ways: list[str], n: int, chunk: int, 
 
 
 async def _worker(scheduler: str, way: str) -> asyncio.subprocess.Process:
-    """A worker process of this host."""
+    """Start a worker process on this host."""
     compression = way if way in ("lz4", "zstd") else "none"
     names = {
         "DASK_DISTRIBUTED__COMM__COMPRESSION": compression if compression != "none" else "null",
@@ -105,7 +105,7 @@ async def _worker(scheduler: str, way: str) -> asyncio.subprocess.Process:
 
 
 async def workers(comm: MPI.Intracomm, ways: list[str]) -> None:
-    """The worker processes of another host, until the clients shut their clusters down."""
+    """Run this host's worker processes until the clients shut their clusters down."""
     processes = [await _worker(await asyncio.to_thread(comm.bcast, None), way) for way in ways]
     for process in processes:
         await process.wait()

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.delta``: differences between two steps, next to others' codecs of their XOR.
+"""``python -m benchmarks.delta``: codec ``delta`` on two steps, beside other codecs on their XOR.
 
-Weights are those of a GPT (`benchmarks.training`) which AdamW has trained, and then trains on at each
-learning rate; fields are velocities of a Taylor-Green vortex (`benchmarks.demo`) without its symmetries.
+The weights are from a GPT (`benchmarks.training`) that AdamW first trains and then trains further at each
+learning rate. The fields are velocities of a Taylor-Green vortex (`benchmarks.demo`) without its symmetries.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Coder = tuple[Callable[[], Any], Callable[[Any], np.ndarray]]
 def weights(
     layers: int, width: int, warm_up: int, steps: int
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Names, weights before the last step and after it: bfloat16 of each rate, float32 of the last."""
+    """Name and weights before and after the last step: bfloat16 for each rate, float32 for the last rate."""
     shape = Shape(layers, width, 4, 64)
     torch.manual_seed(0)
     model, rng = GPT(shape), np.random.default_rng(0)
@@ -71,7 +71,7 @@ def _train(model: GPT, optimizer: Any, rng: np.random.Generator, steps: int) -> 
 
 
 def fields(points: int, steps: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """The velocity of a flow, and that two steps later, in single precision."""
+    """Name and velocity of a flow, now and two steps later, in single precision."""
     flow = TaylorGreen(MPI.COMM_SELF, points, initial=_initial)
     for _ in range(steps):
         flow.step()
@@ -82,19 +82,19 @@ def fields(points: int, steps: int) -> Iterator[tuple[str, np.ndarray, np.ndarra
 
 
 def _initial(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The vortex and another flow; by itself it repeats its values, which zstd finds."""
+    """The vortex plus another flow: the vortex alone repeats its values, and zstd would find that."""
     u, v, w = vortex(x, y, z)
     return u + 0.3 * np.sin(z + 1), v + 0.3 * np.sin(x + 2), w + 0.3 * np.sin(y + 3)
 
 
 def own(base: np.ndarray, array: np.ndarray) -> Coder:
-    """Ours, frames and checksums included."""
+    """Coder of `compcoll.codecs.delta`, with frames and checksums."""
     out = np.empty_like(array)
     return lambda: delta.encode(array, base), lambda frame: delta.decode(frame, base, out)
 
 
 def measure(base: np.ndarray, array: np.ndarray, repeats: int) -> dict[str, np.ndarray]:
-    """Bytes, and least processor time of encoding and of decoding, of each coder of a piece, in turns."""
+    """Encoded bytes and least processor times of encoding and decoding a piece; the coders take turns."""
     word = f"u{array.itemsize}"
     xor = base.view(word) ^ array.view(word)
     coders = {
@@ -128,7 +128,7 @@ def measure(base: np.ndarray, array: np.ndarray, repeats: int) -> dict[str, np.n
 @click.option("--flow-steps", default=40, type=click.IntRange(1))
 @click.option("--repeats", default=15, type=click.IntRange(1))
 def main(layers, width, warm_up, steps, points, flow_steps, repeats) -> None:
-    """Print ratios, and GB/s of encoding and decoding on one core, the XOR of the others not counted."""
+    """Print ratios and GB/s of encoding and decoding on one core; the other codecs' XOR is not timed."""
     torch.set_num_threads(1)
     click.echo(f"| from, to | differ | {' | '.join(COLUMNS)} |\n| --- | --- {'| --- ' * len(COLUMNS)}|")
     for name, base, array in (*weights(layers, width, warm_up, steps), *fields(points, flow_steps)):

@@ -1,9 +1,9 @@
-"""``python -m benchmarks.frames``: what large frames cost between two ranks of which one is a little late.
+"""``python -m benchmarks.frames``: cost of large frames between two ranks if one rank is a little late.
 
-Collectives of host arrays in chunks of some sizes, each beside MPI alone with as many bytes both ways in
-messages of 1 MiB, whose receives are posted first. MPI over TCP may carry larger ones in one direction at a
-time. Rank 1 begins a part of a frame's time behind rank 0, with MPI alone too. Codec ``none``: MPI alone with
-messages of a chunk's size.
+Collectives of host arrays run with several chunk sizes. Beside each, MPI alone exchanges as many bytes both
+ways in messages of 1 MiB, with receives posted first: MPI over TCP may carry larger messages in one direction
+at a time. Rank 1 starts later than rank 0 by a part of a frame's time, with MPI alone too. Codec ``none``
+stands for MPI alone with messages of a chunk's size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .osu.data import codec_list, source
 from .osu.operations import OPERATIONS
 
 WORLD = MPI.COMM_WORLD
-#: Methods, and times that a rank's buffer has the bytes for the other one.
+#: Method of each operation, and its buffer's size as a multiple of the bytes for the other rank.
 BUFFERS = {"alltoall": ("Alltoall", 2), "allgather": ("Allgather", 1), "allreduce": ("Allreduce", 2)}
 PIECE_NBYTES = 1 << 20
 F4 = np.dtype("f4")
@@ -34,7 +34,7 @@ F4 = np.dtype("f4")
 
 @dataclass
 class Way:
-    """What is timed, with the bytes each way, and those of a frame."""
+    """A timed call, its bytes on the wire in each direction, and the bytes of a frame."""
 
     call: Callable[[], object]
     wire: int
@@ -42,7 +42,7 @@ class Way:
 
 
 def exchange(buffers: np.ndarray, nbytes: int, piece: int) -> None:
-    """Both ranks' bytes by MPI alone, in messages of ``piece`` bytes."""
+    """Exchange ``nbytes`` each way by MPI alone, in messages of ``piece`` bytes."""
     parts = [slice(i, min(i + piece, nbytes)) for i in range(0, nbytes, piece)]
     requests = [WORLD.Irecv(buffers[1, part], 1 - WORLD.rank) for part in parts]
     requests += [WORLD.Isend(buffers[0, part], 1 - WORLD.rank) for part in parts]
@@ -50,7 +50,7 @@ def exchange(buffers: np.ndarray, nbytes: int, piece: int) -> None:
 
 
 def way_of(op: str, spec: str, chunk: int, nbytes: int, buffers: np.ndarray) -> Way:
-    """A way whose result has been compared with plain MPI's; ClickException where it is wrong."""
+    """Make a way and compare its result with plain MPI's; ClickException if it is wrong."""
     if spec == "none":
         return Way(partial(exchange, buffers, nbytes, chunk), nbytes, chunk)
     values = source(None, F4, WORLD.rank)
@@ -69,7 +69,7 @@ def way_of(op: str, spec: str, chunk: int, nbytes: int, buffers: np.ndarray) -> 
 
 
 def seconds(call: Callable[[], object], late: float = 0.0) -> float:
-    """Time from a barrier until both ranks have ended a call."""
+    """Time from a barrier until the call has returned on both ranks; rank 1 starts ``late`` seconds later."""
     WORLD.Barrier()
     begin = MPI.Wtime()
     while WORLD.rank and MPI.Wtime() < begin + late:
@@ -79,9 +79,9 @@ def seconds(call: Callable[[], object], late: float = 0.0) -> float:
 
 
 def measure(ways: list[Way], buffers: np.ndarray, late: float, iters: int) -> np.ndarray:
-    """Median seconds of each way, and of MPI alone, which take turns."""
+    """Median seconds of each way and of MPI alone, measured in turns."""
     alone = [partial(exchange, buffers, way.wire, PIECE_NBYTES) for way in ways]
-    # The first round warms up, and tells what a byte takes.
+    # The first round warms up and measures the seconds per byte.
     lates = [late * way.frame * seconds(mpi) / way.wire for way, mpi in zip(ways, alone, strict=True)]
     calls = [*zip((way.call for way in ways), lates, strict=True), *zip(alone, lates, strict=True)]
     return np.median([[seconds(*call) for call in calls] for _ in range(iters)], axis=0)
@@ -95,7 +95,7 @@ def measure(ways: list[Way], buffers: np.ndarray, late: float, iters: int) -> np
 @click.option("--late", default=0.1, help="Part of a frame's time that rank 1 is late.")
 @click.option("--iters", default=9, type=click.IntRange(1), help="Calls of each kind.")
 def command(operations: str, codec: str, chunks: str, nbytes: str, late: float, iters: int) -> None:
-    """Print medians, and times over those of MPI alone, as a Markdown table."""
+    """Print medians and their ratios to MPI alone as a Markdown table."""
     if WORLD.size != 2:
         raise click.UsageError(f"this takes 2 ranks, and there are {WORLD.size}")
     show = print if WORLD.rank == 0 else lambda *_, **__: None

@@ -3,22 +3,21 @@
 It needs no pip and no network: on a machine with a GPU and CuPy, ``python3 benchmarks/gpu_check.py --out
 FILE`` in a copy of the repository with what ``make carry`` has built, in ``carry/``.
 
-In an order in which each part is worth having if the rest fails: what can be imported, MPI without a GPU,
-the device and its copies, loading, one launch of each codec's kernels with its bytes, tests of bytes, of
-torch's backend and of random programs, collectives of 2 ranks, some of them and DDP between the lab's two
-hosts, the limit that driver and MPI set, torch's operations, training, WeightSync and checkpoints, codecs
-timed at a size at which bytes are compared too, host time per chunk, bytes just below 4 GiB, and
-compute-sanitizer: `PARTS`. NCCL in the lab, and calls of host memory on all cores, are parts for a call of
-their own: `MORE`. Each is a process of its own with a limit, so that what hangs, or breaks the device for its
-process, costs one row. Of codec and type a pair that hung is not tried again; one whose bytes are not the
-CPU's goes through memcheck.
+The parts (`PARTS`) are in an order in which each is useful even if the later ones fail: imports, MPI without
+a GPU, the device and its copies, loading, one launch of each codec's kernels with a check of its bytes, tests
+of bytes, of torch's backend and of random programs, collectives of 2 ranks, some of them and DDP between the
+lab's two hosts, the limit that driver and MPI set, torch's operations, training, WeightSync and checkpoints,
+codecs timed with a check of their bytes, host time per chunk, arrays just below 4 GiB, and compute-sanitizer.
+NCCL in the lab and calls of host memory on all cores run only if asked for (`MORE`). Each check is a process
+with a time limit, so that a hang or a broken device costs one row. If a codec hangs on a type, that pair is
+not tried again. If its bytes differ from the CPU's, it is run under memcheck.
 
 A row is a line of JSON, printed and appended to ``benchmarks/results/<gpu>-<date>.jsonl`` at once. Its status
-is ``ok``, ``refused`` (the codec cannot carry these values, and the CPU's does not either), ``skipped``,
-``missing`` (something is not installed), ``failed`` or ``timeout``; with ``gpu_shared`` its ranks shared a
-GPU. The last that is printed, in 10,000 characters, is what it all comes to. Ends with 2 without a GPU, else
-with the sum of 1 where something failed, 4 where something ran out of time and 8 where something is missing.
-Frames that differ are beside the rows, in ``<name>-frames.zip``.
+is ``ok``, ``refused`` (the codec cannot carry these values, on the CPU neither), ``skipped``, ``missing``
+(something is not installed), ``failed`` or ``timeout``; ``gpu_shared`` means that its ranks shared a GPU. A
+summary of at most 10,000 characters is printed last. The exit status is 2 without a GPU, else the sum of 1 if
+something failed, 4 if something ran out of time and 8 if something is missing. Frames that differ from the
+CPU's are beside the rows, in ``<name>-frames.zip``.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from benchmarks.offline_bundle import use  # noqa: E402
 
 BUDGET, LIMIT, PRINTED = 200.0, 20.0, 10_000
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-#: Tests on the GPU: those of one process, and those of the torch backend's ranks.
+#: Tests on the GPU: of one process, and of the torch backend on several ranks.
 BYTES = ("tests/serial/test_devices_bytes.py",)
 TORCH = ("tests/torch/test_device.py", "tests/torch/test_device_streams.py", "-k", "device")
 SPECS = (
@@ -60,7 +59,7 @@ SPECS = (
     "float",
 )
 TYPES = ("float32", "float64", "float16", "bfloat16")
-#: Codecs whose kernels wait for each other need many blocks of threads; the others are looked at first.
+#: Pairs for part ``large``; the codecs whose thread blocks wait for each other come last.
 LARGE = (("zfp:rate=8", "float32"), ("raw", "float32"), ("mpc", "float32"), ("szp:abs=1e-3", "float32"))
 IMPORTS = {
     "numpy": "import numpy as it",
@@ -69,10 +68,10 @@ IMPORTS = {
     "cupy": "import cupy as it; more['gpus'] = it.cuda.runtime.getDeviceCount()",
     "torch": "import torch as it; more['cuda'], more['gpu'] = it.version.cuda, it.cuda.is_available()",
 }
-#: What a summary has before other figures, and what it leaves to the file.
+#: Parts that a summary shows before others, and fields that are only in the file.
 FIRST = ("machine", "device", "times", "collectives", "limit", "lab", "training", "nccl")
 LEFT_OUT = {"part", "at", "what", "status", "tail", "command", "file", "ranks", "gpu_shared", "accelerated"}
-#: Without these nothing of a GPU can be tried.
+#: Packages without which no GPU check can run.
 NEEDED = ("compcoll", "cupy")
 #: Programs between the lab's hosts: the rate of the links in Gb/s, a variable, the program.
 LAB: tuple[tuple[int, str, tuple[str, ...]], ...] = (
@@ -84,11 +83,11 @@ LAB: tuple[tuple[int, str, tuple[str, ...]], ...] = (
     (25, "", ("gpu_limit", "--brief")),
 )
 NCCL = tuple((gbit, "", ("gpu_torch", "--part", "nccl")) for gbit in (25, 10))
-#: Programs of random calls, whose buffers are on GPUs on some of the ranks.
+#: Program of random calls; some ranks have their buffers on GPUs.
 RANDOM = ROOT / "tests" / "mpi" / "random_programs.py"
 #: A sample of the cores, rates and sizes of benchmarks/spare_cores.py.
 CORES = "--cores 1,8 --gbit 10,25 --operations alltoall --sizes 64K,1M,16M --runs 3"
-#: Ways to start MPI, all but the first for a machine without any network.
+#: Settings to start MPI with; all but the first are for a machine without a network.
 LOCAL: tuple[dict[str, str], ...] = (
     {},
     {"HYDRA_IFACE": "lo", "FI_PROVIDER": "shm"},
@@ -108,7 +107,7 @@ if comm.rank == 0:
 
 
 def run_imports(check: Check) -> None:
-    """Each package by itself, with version and place; compcoll is built in place where it has to be."""
+    """Import each package in its own process; build compcoll in place if it is not built."""
 
     def run(name: str) -> list[str]:
         row = f"{{'what': {name!r}, 'status': 'ok', 'version': it.__version__, 'file': it.__file__, **more}}"
@@ -134,7 +133,7 @@ def run_imports(check: Check) -> None:
 
 
 def run_mpi(check: Check) -> None:
-    """A job of 2 ranks on the host, by the first of several ways that works, which later jobs take, too."""
+    """Run 2 ranks on the host with the first of several settings that works; later jobs use it too."""
     for i, settings in enumerate(LOCAL):
         os.environ.update(settings)
         limit = max(check.left - 3, 2) / (2 if i < len(LOCAL) - 1 else 1)
@@ -146,7 +145,7 @@ def run_mpi(check: Check) -> None:
 
 
 def started(check: Check, part: str, ranks: int, *words: str) -> list[str]:
-    """A command on so many ranks; nothing, and a row, where there is no mpiexec."""
+    """The command under mpiexec; empty if mpiexec is missing, which a row then reports."""
     if mpiexec := shutil.which("mpiexec"):
         return [mpiexec, "-n", str(ranks), *words]
     check.add(part, {"what": f"{part} of {ranks} ranks", "status": "missing", "why": "no mpiexec"})
@@ -156,7 +155,7 @@ def started(check: Check, part: str, ranks: int, *words: str) -> list[str]:
 def run_program(
     check: Check, part: str, what: str, command: Sequence[str], seconds: float = 0, needed: str = "", **more
 ) -> None:
-    """A program that prints no rows, but perhaps what is ``needed`` at its end."""
+    """Run a program that prints no rows; its output has to end with ``needed``."""
     if command:
         status, tail = execute(command, max(seconds or check.left - 3, 1))
         right = status == 0 and needed in tail[-200:]
@@ -165,7 +164,7 @@ def run_program(
 
 
 def run_tests(check: Check, part: str, ranks: int, *files: str) -> None:
-    """Tests on the GPU, of which some have to pass: without a GPU all are skipped."""
+    """Run tests on the GPU. At least one has to pass, because without a GPU all are skipped."""
     command = python("pytest", *files, "--gpu", "-o", "addopts=", "-o", "timeout=20", "-W", "default", "-v")
     if ranks > 1:
         command = started(check, part, ranks, *command)
@@ -177,7 +176,7 @@ def run_tests(check: Check, part: str, ranks: int, *files: str) -> None:
 
 
 def run_random(check: Check) -> None:
-    """Random programs, on an even number of ranks and on an odd one, which say how many of them differ."""
+    """Run random programs on an even and on an odd number of ranks; they print how many results differ."""
     for ranks, share in ((2, 0.6), (3, 1.0)):
         seconds = max((check.left - 3) * share, 1)
         many = ["--count", "1000000", "--minutes", str(seconds / 80)]
@@ -189,9 +188,9 @@ def run_random(check: Check) -> None:
 def run_ranks(
     check: Check, part: str, *words: str, share: float = 1.0, gbit: int = 0, variable: str = ""
 ) -> list[str]:
-    """A program on 2 ranks that share the GPUs that there are; with ``gbit`` each on a host of the lab.
+    """Run a program on 2 ranks that share the available GPUs; with ``gbit`` each on its own host of the lab.
 
-    ``share``: of the time that is left of the part; ``variable``: NAME=VALUE of the ranks' environment.
+    ``share``: part of the remaining time that it may take; ``variable``: NAME=VALUE for the environment.
     """
     seconds, (module, *more) = max((check.left - 3) * share, 1), words
     program = [*(["env", variable] if variable else []), sys.executable, "-m", "mpi4py"]
@@ -207,7 +206,7 @@ def run_ranks(
 
 
 def run_lab(check: Check, part: str, programs: Sequence[tuple[int, str, tuple[str, ...]]]) -> None:
-    """Programs on two hosts of the lab, as long as the machine can have one."""
+    """Run programs on two hosts of the lab, if this machine can have a lab."""
     for i, (gbit, variable, words) in enumerate(programs):
         share = 1 / (len(programs) - i)
         found = run_ranks(check, part, *words, share=share, gbit=gbit, variable=variable)
@@ -216,13 +215,13 @@ def run_lab(check: Check, part: str, programs: Sequence[tuple[int, str, tuple[st
 
 
 def run_kernels(check: Check, part: str, *more: str, limit: float | None = None) -> list[str]:
-    """A part of `gpu_kernels`."""
+    """Run a part of `gpu_kernels`."""
     command = [*python("benchmarks.gpu_kernels", part, *more), *check.fake]
     return check.run(part, " ".join(more) or part, command, limit)
 
 
 def run_pair(check: Check, part: str, spec: str, kind: str, limit: float | None = None) -> None:
-    """A part of `gpu_kernels` on a codec and a type, and memcheck where its bytes are not the CPU's."""
+    """Run a part of `gpu_kernels` on a codec and a type; under memcheck too if its bytes are wrong."""
     what = f"{spec} {kind}"
     if what in check.hung:
         check.add(part, {"what": what, "status": "skipped", "why": "it hung before"})
@@ -236,20 +235,20 @@ def run_pair(check: Check, part: str, spec: str, kind: str, limit: float | None 
 
 
 def run_pairs(check: Check, part: str, at_once: int) -> None:
-    """A part of each codec and type, several at once."""
+    """Run a part on each codec and type, several at once."""
     with ThreadPoolExecutor(at_once) as threads:
         list(threads.map(lambda pair: run_pair(check, part, *pair), check.pairs))
 
 
 def run_large(check: Check) -> None:
-    """Two codecs and types of `LARGE` at once, as far as they are chosen."""
+    """Run the chosen pairs of `LARGE`, two at once."""
     with ThreadPoolExecutor(2) as threads:
         chosen = [pair for pair in LARGE if pair in check.pairs]
         list(threads.map(lambda pair: run_pair(check, "large", *pair, limit=60), chosen))
 
 
 def run_sanitizer(check: Check) -> None:
-    """Out-of-bounds accesses, races and reads of what nobody wrote, in a small run."""
+    """Look for out-of-bounds accesses, races and uninitialized reads in a small run."""
     tool = find_tool("compute-sanitizer")
     if tool is None:
         check.add("sanitizer", {"what": "compute-sanitizer", "status": "missing", "why": "not installed"})
@@ -263,8 +262,8 @@ def run_sanitizer(check: Check) -> None:
         list(threads.map(run, TOOLS))
 
 
-#: Seconds that each part adds to those within which it has to be done, and what it does: what one leaves
-#: others have.
+#: Seconds that each part adds to the budget, and its function. Later parts may use the seconds that a part
+#: leaves over.
 PARTS: dict[str, tuple[int, Callable[[Check], Any]]] = {
     "imports": (9, run_imports),
     "mpi": (6, run_mpi),
@@ -285,7 +284,7 @@ PARTS: dict[str, tuple[int, Callable[[Check], Any]]] = {
     "large": (6, run_large),
     "sanitizer": (11, run_sanitizer),
 }
-#: Those that are run where they are asked for.
+#: Parts that run only if they are asked for.
 MORE: dict[str, tuple[int, Callable[[Check], Any]]] = {
     "nccl": (100, lambda check: run_lab(check, "nccl", NCCL)),
     "cores": (80, lambda c: run_program(c, "cores", CORES, python("benchmarks.spare_cores", *CORES.split()))),
@@ -327,7 +326,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def without_gpu(check: Check) -> str:
-    """Why no part that needs a GPU can be tried; nothing where they can."""
+    """The reason why no part that needs a GPU can run; empty if they can."""
     for row in check.rows:
         bad = row["part"] == "imports" and row["what"] in NEEDED and row["status"] != "ok"
         later = any(
@@ -341,7 +340,7 @@ def without_gpu(check: Check) -> str:
 
 
 def summary(check: Check) -> str:
-    """What it all comes to, in `PRINTED` characters: what went wrong, then the figures."""
+    """Summary in at most `PRINTED` characters: failures first, then figures."""
     counts = {s: sum(row["status"] == s for row in check.rows) for s in STATUSES}
     lines = [
         f"{check.passed:.0f} s: " + ", ".join(f"{n} {s}" for s, n in counts.items() if n) + f"; {check.path}"
@@ -356,7 +355,7 @@ def summary(check: Check) -> str:
 
 
 def _line(row: dict[str, Any], most: int) -> str:
-    """A row in so many characters."""
+    """A row in at most ``most`` characters."""
     more = {k: v for k, v in row.items() if k not in LEFT_OUT and v != ""}
     text = " ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in more.items())
     tail = row.get("tail", "").strip().rpartition("\n")[2]

@@ -1,9 +1,9 @@
 """Calls on GPU memory beside plain staging by hand; `gpu_check` starts it on 2 ranks.
 
-Each row is printed as it is found, a line of JSON, so that what was measured is not lost with what hangs.
-Rows ``hand`` are what a program does by itself: pinned memory, copies of what other ranks send and receive,
-and MPI in between. Speed-ups are over these; `OTHER_HANDS` are other ways. Large compressed calls have beside
-them the time in which MPI alone exchanges the bytes that this rank's report says were sent.
+Each row is a line of JSON, printed at once, so that a hang loses no earlier row. Rows ``hand`` are what a
+program does without a library: it copies the other ranks' blocks through pinned memory and calls MPI in
+between. Speed-ups are relative to these; `OTHER_HANDS` are variants. Rows of large compressed calls also have
+the time in which MPI alone exchanges as many bytes as this rank's report counts on the wire.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from mpi4py import MPI
 import compcoll
 from benchmarks.gpu_machine import Machine, arguments, is_late, open_machine, report, size_of, slowest
 
-#: For all calls; for the largest Alltoall; and for that one where there is time.
+#: Codecs for all calls; more for the largest Alltoall; and others for it without ``--brief``.
 SPECS = ("none", "lossless", "bfp:bits=7")
 MORE = ("bfp:bits=8", "zfp:rate=8")
 OTHERS = ("bfp:bits=14", "szp:abs=1e-3", "mpc")
 OPERATIONS = ("Alltoall", "Allgather", "Allreduce", "Bcast", "Sendrecv")
-#: Calls that are measured with host memory on all ranks but 0, too.
+#: Calls that are also measured with host memory on all ranks but 0.
 ALONE = ("Alltoall", "Bcast")
 SMALL = (64 << 10, 1 << 20, 8 << 20)
-#: By MPI_Alltoall, which copies a rank's own block on the host, in place of MPI_Alltoallv; and with what is
-#: sent copied and sent while the receive is under way, in place of MPI_Sendrecv behind the copy.
+#: Variants by hand: MPI_Alltoall, which copies a rank's own block on the host too, in place of MPI_Alltoallv;
+#: and a receive that is in flight while the message is copied and sent, in place of a copy and MPI_Sendrecv.
 OTHER_HANDS = {"Alltoall": "hand by MPI_Alltoall", "Sendrecv": "hand, send beside receive"}
 FRAME = 1 << 20  # bytes of a message where MPI is alone
 UP, DOWN, ACROSS = 1, 2, 3  # kinds of copies
 
 
 def main() -> None:
-    """Measure until the time is over."""
+    """Measure until the time has run out."""
     parser = arguments(60)
     parser.add_argument("--brief", action="store_true", help="two sizes, few codecs, all ranks on GPUs")
     parser.add_argument("--only", metavar="'CALL CODEC'", help="of the largest size")
@@ -61,9 +61,9 @@ def main() -> None:
 def measure(
     comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int, alone: bool, runs: list[tuple[str, int]]
 ) -> Iterator[dict[str, Any]]:
-    """Rows of one operation and size, by hand and with codecs in chunks of some bytes, or of the library's.
+    """Rows of one operation and size: by hand, and for each codec and chunk size (0: the library's choice).
 
-    ``alone``: all ranks but 0 have host memory.
+    ``alone``: only rank 0 has GPU memory.
     """
     arrays = Arrays(comm, machine, op, nbytes, not alone or comm.rank == 0)
     repeats = machine.repeats * min(max(machine.messages[0] // nbytes, 1), 10)
@@ -97,7 +97,7 @@ def measure(
 def compressed(
     comm: MPI.Intracomm, op: str, arrays: Arrays, rule: dict[str, Any], repeats: int
 ) -> tuple[float, str, Any]:
-    """Seconds of a call under a rule, what is wrong with it on any rank, and its report."""
+    """Seconds of a call under a rule, a problem that any rank found, and the call's report."""
     ours = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]}, owner_exact=op == "Bcast")
     problem, took, report = "", 0.0, ours.report
     try:
@@ -113,16 +113,16 @@ def compressed(
 
 
 class Arrays:
-    """Both arguments of a call, and as much pinned host memory.
+    """Both arguments of a call, and pinned host memory of the same sizes.
 
     Attributes
     ----------
     host : list of numpy.ndarray
-        Of at most ``nbytes``; of Bcast the second one counts, which the root sends and others receive.
+        At most ``nbytes`` each. Bcast uses the second one only, which the root sends and others receive.
     user : list
         Copies of these on the GPU, or on the host.
     addresses : list of int
-        Of ``user``.
+        Addresses of the arrays in ``user``.
     """
 
     def __init__(self, comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int, on_gpu: bool):
@@ -139,10 +139,10 @@ class Arrays:
         self.addresses = [
             x.__cuda_array_interface__["data"][0] if on_gpu else x.ctypes.data for x in self.user
         ]
-        cuda.Device().synchronize()  # before streams that come after none
+        cuda.Device().synchronize()  # the non-blocking streams do not wait for these copies
 
     def reset(self) -> None:
-        """Forget the results."""
+        """Zero the arrays that receive."""
         if self._received:
             self.host[1][:] = 0
             if self.on_gpu:
@@ -151,17 +151,17 @@ class Arrays:
                 self.user[1][:] = 0
 
     def result(self) -> np.ndarray:
-        """What has been received, on the host."""
+        """The received values, on the host."""
         return self.user[1].get() if self.on_gpu else self.user[1]
 
 
 def by_hand(
     comm: MPI.Intracomm, machine: Machine, op: str, arrays: Arrays, other: bool = False
 ) -> Callable[[], None]:
-    """The call of a program without a library, or by `OTHER_HANDS`; a rank's own block stays on its GPU."""
+    """The call as a program makes it by hand, or its variant; a rank's own block stays on its GPU."""
     runtime, stream = machine.cupy.cuda.runtime, machine.cupy.cuda.Stream(non_blocking=True)
     (send, recv), on_gpu, size, peer = arrays.addresses, arrays.on_gpu, comm.size, 1 - comm.rank
-    # A rank with host memory calls MPI with that.
+    # A rank with host memory passes it to MPI directly.
     out, into = arrays.host if on_gpu else arrays.user
     staged_out, staged_in = out.ctypes.data, into.ctypes.data
     total = into.nbytes
@@ -234,7 +234,7 @@ def by_hand(
 
 
 def mpi_alone(comm: MPI.Intracomm, arrays: Arrays, nbytes: int) -> Callable[[], None]:
-    """What each of two ranks has sent, from pinned memory to the other's, in messages of `FRAME` bytes."""
+    """Send ``nbytes`` from pinned memory to the other rank's, both ways, in messages of `FRAME` bytes."""
     peer = 1 - comm.rank
     theirs = comm.sendrecv(nbytes, peer, 0, None, peer, 0)
     (out, mine), (into, other) = zip((x.view(np.uint8) for x in arrays.host), (nbytes, theirs), strict=True)

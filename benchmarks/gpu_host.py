@@ -1,8 +1,8 @@
-"""Host time of calls on memory of GPUs, for each chunk, with the GPU left out.
+"""Host time per chunk of calls on GPU memory, without a GPU.
 
-The driver is the tests' stand-in as a stub: launches and copies do nothing, and events are complete at once.
-What is left is the time of a rank's own thread, which limits how many bytes a second its GPU is given to do.
-``python -m benchmarks.gpu_host`` needs no GPU; ``mpiexec -n 2`` in front of it measures small calls of MPI.
+The tests' stand-in for the driver serves as a stub: launches and copies do nothing, and events are complete
+at once. The time that is left is the rank's own thread's, and it limits the rate at which a GPU gets work.
+``python -m benchmarks.gpu_host`` needs no GPU; under ``mpiexec -n 2`` it measures small plain calls.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def code_chunks(rt: Any, send: list, recv: list) -> None:
 
 
 class Case:
-    """A schedule of this process alone, on two arrays of a GPU in chunks of so many bytes."""
+    """A schedule of this process alone, on two GPU arrays in chunks of ``nbytes``."""
 
     def __init__(
         self, algorithm: Any, spec: str, blocks: Sequence[DeviceArray], nbytes: int, direct: bool = False
@@ -67,7 +67,7 @@ class Case:
         load_kernels(blocks[0].gpu, map(compcoll.codec, SPECS), blocks[0].dtype)
 
     def run(self) -> Any:
-        """Run it; the statistics."""
+        """Run the schedule and return its statistics."""
         own = _engine.handle(MPI.COMM_SELF)
         compiled = self._schedule.compiled
         run = Running(compiled, self._coding, own, 0, 1, self._blocks, direct=self._direct)
@@ -76,7 +76,7 @@ class Case:
 
 
 def stages(spec: str, blocks: Sequence[DeviceArray], nbytes: int, repeats: int) -> dict[str, float]:
-    """Seconds that steps of the engine take to encode and to decode all chunks, on a GPU that works."""
+    """Seconds that the engine's steps take to encode and to decode all chunks, on a real GPU."""
     totals = []
     for algorithm in (encode_chunks, code_chunks):
         case = Case(algorithm, spec, blocks, nbytes)
@@ -86,7 +86,7 @@ def stages(spec: str, blocks: Sequence[DeviceArray], nbytes: int, repeats: int) 
 
 
 class Stub:
-    """The stand-in as a stub, whose copies to the host bring headers of our making."""
+    """The stand-in driver as a stub; its copies to the host deliver forged headers."""
 
     def __enter__(self) -> Stub:
         import standin
@@ -101,12 +101,12 @@ class Stub:
         self._installed.__exit__(*exc)
 
     def array(self, nbytes: int) -> DeviceArray:
-        """Memory of the stand-in's GPU."""
+        """An array in the memory of the stand-in's GPU."""
         array = self.device.array(np.zeros(nbytes // 4, F4))
         return DeviceArray(0, array.address, F4, array.size, array)
 
     def bring(self, header: np.ndarray) -> None:
-        """Have frames that are copied to the host from now on begin with this header."""
+        """Let all frames that are copied to the host from now on begin with this header."""
         self._lib.standin_stub(header.ctypes.data)
 
     def best(self, case: Case, header: np.ndarray, repeats: int) -> float:
@@ -121,19 +121,19 @@ class Stub:
 
 
 def measure(batches: tuple[int, ...] = BATCHES, repeats: int = 200) -> list[dict[str, Any]]:
-    """Rows of each codec: microseconds for each chunk of a call of ``n`` chunks."""
+    """Rows of each codec: microseconds per chunk in calls of several numbers of chunks."""
     rows, size = [], NBYTES // 4
     known = compcoll.inspect(compcoll.codec(SPECS[0]).encode(np.zeros(size, F4))).payload_nbytes
     with Stub() as stub:
         for spec in SPECS:
-            # Decoded are frames of the size that the first codec makes, whatever codec they name.
+            # All decoded frames have the size that the first codec makes, whichever codec they name.
             header = forged(spec, known)
             for n in batches:
                 blocks = [stub.array(n * NBYTES) for _ in range(2)]
                 cases = [Case(way, SPECS[0], blocks, NBYTES) for way in (encode_chunks, code_chunks)]
                 base, twice = (stub.best(case, header, repeats) for case in cases)
                 encode = base
-                if spec != SPECS[0]:  # sizes that the kernels tell: here 0
+                if spec != SPECS[0]:  # its kernels report the payload's size: here 0
                     encode = stub.best(Case(encode_chunks, spec, blocks, NBYTES), forged(spec, 0), repeats)
                 us = {"encode us": 1e6 * encode / n, "decode us": 1e6 * (twice - base) / n}
                 rows.append({"codec": spec, "chunks": n, **us})
@@ -141,7 +141,7 @@ def measure(batches: tuple[int, ...] = BATCHES, repeats: int = 200) -> list[dict
 
 
 def forged(spec: str, payload_nbytes: int) -> np.ndarray:
-    """The header of a chunk's frame, whose payload's checksum is 0: kernels that do not run find that one."""
+    """The header of a chunk's frame with payload checksum 0, as kernels that do not run would compute it."""
     codec = compcoll.codec("mpc" if spec == "lossless" else spec)
     shape = (NBYTES // 4,)
     info = FrameInfo(codec.name, F4, shape, codec.params(F4, shape), payload_nbytes)
@@ -151,7 +151,7 @@ def forged(spec: str, payload_nbytes: int) -> np.ndarray:
 
 
 def small_calls(repeats: int = 2000) -> list[dict[str, Any]]:
-    """Rows of a plain call on memory of a GPU and of the host: the difference is the host's time."""
+    """Rows of a plain call on GPU memory and on host memory; the difference is host time."""
     comm, rows = MPI.COMM_WORLD, []
     with Stub() as stub:
         stub.bring(forged(SPECS[0], 0))

@@ -1,6 +1,6 @@
 """Parts of `gpu_check`, each a process of its own: ``python -m benchmarks.gpu_kernels PART [CODEC TYPE]``.
 
-What is found is printed as it is found, a line of JSON for each row.
+Each row is a line of JSON and is printed at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from compcoll.devices import kernels
 __all__ = ["DTYPES", "PARTS", "SPECS", "main"]
 
 DTYPES = {name: dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name) for name in TYPES}
-#: Bytes of frames that differ that are kept, around the first that does.
+#: Bytes of a differing frame to keep, around the first difference.
 SAVED = 1 << 20
 SMALL = (1, 517, 20_003, 1 << 20)
 
@@ -37,7 +37,7 @@ def report(what: str, status: str = "ok", **more: Any) -> None:
 
 
 def data(dtype: np.dtype, nbytes: int) -> np.ndarray:
-    """A wave with a little noise, which repeats only after more than a cache holds."""
+    """A wave with a little noise; its period is larger than a cache."""
     n = nbytes // dtype.itemsize
     part = min(n, 1 << 24)
     noise = np.random.default_rng(0).standard_normal(part, np.float32)
@@ -46,7 +46,7 @@ def data(dtype: np.dtype, nbytes: int) -> np.ndarray:
 
 
 def device(machine: Machine) -> None:
-    """The device, and the speed of its copies."""
+    """Report the device and the speed of its copies."""
     report("device", **machine.about())
     n, device = machine.nbytes, machine.device
     source, target, host = device.empty(n), device.empty(n), device.host(n)
@@ -72,7 +72,7 @@ def device(machine: Machine) -> None:
 
         report("copies both ways at once", **{"GB/s": 2 * n / machine.wall(both) / 1e9})
     begin = time.perf_counter()
-    device.host(n + 1)  # of which no piece is idle
+    device.host(n + 1)  # a size that the allocator cannot serve from freed memory
     report("pinned memory", **{"GB/s": n / (time.perf_counter() - begin) / 1e9})
     batch = kernel_jobs.Batch(device_queue := device.queue(), 1)
     batch.jobs["src"], batch.jobs["nbytes"], batch.results["wanted"] = source.address, n, 1
@@ -83,7 +83,7 @@ def device(machine: Machine) -> None:
 
 
 def load(machine: Machine) -> None:
-    """Seconds until the kernels of a module can be launched."""
+    """Report the seconds until the kernels of each module can be launched."""
     found = {kernel.module: kernel for kernel in kernels.all_kernels()}
     for kernel in (found[name] for name in kernels.MODULES):
         begin = time.perf_counter()
@@ -92,17 +92,16 @@ def load(machine: Machine) -> None:
 
 
 class Pair:
-    """An array on the device, room for its frame, and the batches that encode and decode it."""
+    """An array on the device with memory for its frame, and the batches that encode and decode it."""
 
     def __init__(self, machine: Machine, spec: str, values: np.ndarray):
         self.device, self.codec, self.values = machine.device, codec(spec), values
-        # Whatever codec the CPU goes on to where this one refuses, has not been asked for.
         self.host = self.codec.encode(values)
         self.block = machine.array(values)
         self.frame = self.device.empty(frame.HEADER_NBYTES + values.nbytes + SLACK)
 
     def encode(self, queue: Any) -> kernel_jobs.Batch:
-        """Start to encode; all that later launches need is there afterwards."""
+        """Start to encode; the batch keeps all memory that the kernels need."""
         block = kernel_jobs.Block(self.block.address, self.block.dtype, (self.block.size,))
         return kernel_jobs.encode(queue, self.codec, [block], [self.frame.address])
 
@@ -111,9 +110,9 @@ class Pair:
         return kernel_jobs.decode(queue, [self.info], [self.frame.address + frame.HEADER_NBYTES], [out])
 
     def compare(self, ctas: int | None = None) -> dict[str, Any]:
-        """Differences of the frame and its values from the CPU's, and the bytes of both; nothing without any.
+        """How the frame or its decoded values differ from the CPU's, with bytes of both; empty if equal.
 
-        ``ctas``: of so many blocks of threads at most.
+        ``ctas``: limit on the number of thread blocks.
         """
         made = self._run(self.encode, ctas)
         status = int(made.results[0]["nbytes"])
@@ -149,7 +148,7 @@ class Pair:
 
 
 def difference(mine: np.ndarray, host: np.ndarray) -> dict[str, Any]:
-    """Where the bytes of two arrays differ, and what is around the first that does."""
+    """Position and number of bytes that differ between two arrays, and the bytes around the first one."""
     n = min(mine.size, host.size)
     wrong = np.flatnonzero(mine[:n] != host[:n])
     first = int(wrong[0]) if wrong.size else n
@@ -166,7 +165,7 @@ def difference(mine: np.ndarray, host: np.ndarray) -> dict[str, Any]:
 
 
 def headers(mine: np.ndarray, host: np.ndarray) -> str:
-    """The header fields that differ, the GPU's and the CPU's."""
+    """The header fields that differ, with the GPU's and the CPU's values."""
     try:
         fields = asdict(frame.inspect(mine)), asdict(frame.inspect(host))
     except Exception as error:
@@ -175,8 +174,7 @@ def headers(mine: np.ndarray, host: np.ndarray) -> str:
 
 
 def _checked(pair: Pair, what: str, **more: Any) -> bool:
-    """Report on the bytes of a pair; where they are not the CPU's, whether they are the next times, and how
-    a single block of threads fares."""
+    """Report whether a pair's bytes are the CPU's; if not, repeat three times and with one thread block."""
     found = pair.compare()
     status = "ok" if not found else "refused" if found["why"].startswith("status") else "failed"
     if status == "failed":
@@ -190,13 +188,13 @@ def _checked(pair: Pair, what: str, **more: Any) -> bool:
 
 
 def launch(machine: Machine, spec: str, dtype: np.dtype) -> None:
-    """One launch of each kernel, and its bytes beside the CPU's."""
+    """Launch each kernel once and compare its bytes with the CPU's."""
     for n in SMALL if machine.nbytes > 1 << 20 else SMALL[:2]:
         _checked(Pair(machine, spec, data(dtype, n * dtype.itemsize)), f"{spec} {dtype}, {n} values")
 
 
 def times(machine: Machine, spec: str, dtype: np.dtype) -> None:
-    """GB/s of the array, prepared batches launched again and again; its bytes are compared before."""
+    """Compare a pair's bytes with the CPU's, then report GB/s of prepared batches launched repeatedly."""
     values = data(dtype, machine.nbytes)
     pair, what = Pair(machine, spec, values), f"{spec} {dtype}"
     if not _checked(pair, f"{what}, {values.nbytes} bytes"):
@@ -231,7 +229,7 @@ def _speed(
 
 
 class Chunks:
-    """A part of a pair's array in chunks that are coded together."""
+    """Part of a pair's array, cut into chunks that are coded in one batch."""
 
     def __init__(self, pair: Pair, nbytes: int, most: int):
         self.n = max(min(most, pair.values.nbytes) // nbytes, 1)
@@ -263,7 +261,7 @@ class Chunks:
 
 
 class Again:
-    """A queue that notes what it is asked for, so that it can be done again without any preparation."""
+    """A queue that records its calls, so that they can be repeated without preparation."""
 
     def __init__(self, queue: Any):
         self._queue, self.device, self.max_grid = queue, queue.device, queue.max_grid
@@ -282,26 +280,26 @@ class Again:
         self._note(lambda: self._queue.launch(kernel, grid, jobs))
 
     def download(self, control: Any, nbytes: int) -> None:
-        """Results stay where they are: the host's side is what `upload` brings again."""
+        """Do nothing: a download would overwrite the host's copy, which `repeat` uploads again."""
 
     def _note(self, call: Callable[[], Any]) -> None:
         self._calls.append(call)
         call()
 
     def repeat(self) -> None:
-        """All of it once more."""
+        """Make all recorded calls again."""
         for call in self._calls:
             call()
 
 
 def large(machine: Machine, spec: str, dtype: np.dtype) -> None:
-    """Bytes just below the most that kernels take."""
+    """Compare the bytes of an array just below the largest size that kernels take."""
     values = data(dtype, machine.large_nbytes)
     _checked(Pair(machine, spec, values), f"{spec} {dtype}, {values.nbytes} bytes")
 
 
 def host(machine: Machine) -> None:
-    """Host time for each chunk, the driver's calls included: what steps of the engine take."""
+    """Report the host time per chunk that the engine's steps take, including the driver's calls."""
     from benchmarks import gpu_host
 
     fake = machine.nbytes < gpu_host.NBYTES
@@ -315,7 +313,7 @@ def host(machine: Machine) -> None:
 
 
 def small(machine: Machine) -> None:
-    """Every codec and type once, for the sanitizer."""
+    """Run every codec and type once, for the sanitizer."""
     machine.without_pool()
     for dtype in DTYPES.values():
         for n in (1, 517, 20_003):

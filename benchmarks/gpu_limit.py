@@ -1,9 +1,9 @@
 """The least time of an Alltoall of GPU memory between two ranks; `gpu_check` starts it.
 
-gpu_limit.cpp has no Python and no library between driver and MPI. Rows ``limit`` do with `SPEC` what the
-library has to do, with one upload of all jobs or with one for each chunk, ``hand in C`` copies down,
-exchanges and copies up, and ``MPI alone`` exchanges as many bytes of pinned memory. `offline_bundle` compiles
-it for machines without a compiler.
+gpu_limit.cpp calls the driver and MPI directly, without Python and without this library. Rows ``limit`` do
+with `SPEC` what the library has to do, with one upload for all jobs or one for each chunk. Rows ``hand in C``
+copy to the host, exchange, and copy back. Rows ``MPI alone`` exchange as many bytes of pinned memory.
+`offline_bundle` compiles the program for machines without a compiler.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from compcoll import frame
 from compcoll.devices import kernels, nvrtc
 
 SPEC = "bfp:bits=7"
-#: Bytes of a rank's buffer, half of which is for the other one, and of chunks.
+#: Chunk sizes by the size of a rank's buffer, in bytes; half of the buffer is for the other rank.
 CASES: dict[int, tuple[int, ...]] = {
     64 << 20: (1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20),
     8 << 20: (1 << 20, 4 << 20),
@@ -57,7 +57,7 @@ class Mpi(ctypes.Structure):
 
     @classmethod
     def found(cls) -> Mpi:
-        """The one that mpi4py has loaded."""
+        """The MPI library that mpi4py has loaded."""
         maps = Path("/proc/self/maps").read_text()
         library = ctypes.CDLL(re.findall(r"\S*/libmpi(?:ch|_abi)?\.so\S*", maps)[0])
         functions = (library.MPI_Isend, library.MPI_Irecv, library.MPI_Testsome)
@@ -97,7 +97,7 @@ class Limit:
         self.checked(self.library.limit_open(image, *names, room))
 
     def checked(self, result: float) -> float:
-        """What a function has returned, unless it is a problem."""
+        """Return a function's result; RuntimeError if it reports a problem."""
         if result < 0:
             raise RuntimeError(self.library.limit_problem().decode())
         return result
@@ -105,7 +105,7 @@ class Limit:
     def row(
         self, name: str, total: int, chunk: int, device: bool, coded: bool, uploads: bool = False
     ) -> dict[str, Any]:
-        """A row of one way to exchange ``total`` bytes of each rank."""
+        """Row of one way to exchange buffers of ``total`` bytes."""
         block, n = total // 2, chunk // 4
         mine, theirs = (self.values[r][: total // 4] for r in (self.comm.rank, 1 - self.comm.rank))
         encoded = compcoll.codec(SPEC).encode(mine[:n])
@@ -144,7 +144,7 @@ class Limit:
 
 
 def main() -> None:
-    """Measure until the time is over."""
+    """Measure until the time has run out."""
     parser = arguments(30)
     parser.add_argument("--brief", action="store_true", help="the largest size alone")
     options = parser.parse_args()
@@ -185,7 +185,7 @@ def main() -> None:
 
 
 def image(machine: Machine, fake: bool) -> bytes:
-    """The module of the kernels, compiled; of the stand-in its path."""
+    """The compiled module of the kernels; for the stand-in, the path of its library."""
     if fake:
         from executor import build
 

@@ -44,13 +44,13 @@ __all__ = [
 
 
 class Device:
-    """A GPU for launches and copies of the caller's own.
+    """A GPU that the caller launches kernels and copies on.
 
     Attributes
     ----------
     index : int
     max_grid : int
-        Blocks of 128 threads that fill it.
+        Blocks of 128 threads that fill the GPU.
     """
 
     def __init__(self, cupy: Any, index: int):
@@ -59,36 +59,36 @@ class Device:
         self._modules: dict[str, Any] = {}
 
     def empty(self, nbytes: int) -> DeviceArray:
-        """Memory of the GPU."""
+        """Allocate memory on the GPU."""
         found = wrap(self.cupy.empty(nbytes, np.uint8))
         assert found is not None
         return found
 
     def host(self, nbytes: int) -> np.ndarray:
-        """Pinned memory of the host."""
+        """Allocate pinned host memory."""
         memory = self.cupy.cuda.PinnedMemory(nbytes, 1)
         return np.frombuffer(self.cupy.cuda.PinnedMemoryPointer(memory, 0), np.uint8, nbytes)
 
     def fetch(self, array: DeviceArray) -> np.ndarray:
-        """A copy on the host."""
+        """Copy an array to the host."""
         values = np.empty(array.size, array.dtype)
         with self.queue() as queue:
             queue.to_host(values, array.address)
         return values
 
     def function(self, kernel: Kernel) -> Any:
-        """A kernel of csrc/cuda, which is compiled or loaded."""
+        """The function of a kernel of csrc/cuda; its module is loaded, or compiled, on first use."""
         if kernel.module not in self._modules:
             self._modules[kernel.module] = cuda.load_module(self.cupy, kernel.module)
         return self._modules[kernel.module].get_function(kernel.name)
 
     def queue(self) -> Queue:
-        """A stream that comes after the caller's current one."""
+        """A queue that starts after the work in the caller's current stream."""
         return Queue(self)
 
 
 class Queue:
-    """`kernel_jobs.Launcher`, and copies; memory that they need stays until `wait` at least."""
+    """A `kernel_jobs.Launcher` that also copies; it keeps scratch memory alive until `wait`."""
 
     def __init__(self, device: Device):
         self.device, self.max_grid, self._cuda = device, device.max_grid, device.cupy.cuda
@@ -105,7 +105,7 @@ class Queue:
         self.wait()
 
     def wait(self) -> None:
-        """Wait for all of it."""
+        """Wait until all queued work is complete."""
         self.stream.synchronize()
         self._keep.clear()
 
@@ -129,12 +129,12 @@ class Queue:
         self._cuda.runtime.memsetAsync(address, 0, nbytes, self.stream.ptr)
 
     def scratch(self, nbytes: int) -> int:
-        """Address of memory of the device."""
+        """Allocate scratch memory on the device and return its address."""
         self._keep.append(self.device.empty(nbytes))
         return self._keep[-1].address
 
     def control(self, nbytes: int) -> Any:
-        """Pinned memory, zeroed, and as much of the device."""
+        """Allocate zeroed pinned host memory, and as much on the device."""
         host = self.device.host(nbytes)
         host[:] = 0
         self._keep.append(host)
@@ -155,23 +155,23 @@ class Queue:
 
 
 class Machine:
-    """A GPU, as far as it is measured.
+    """The GPU to measure, and the sizes to measure with.
 
     Attributes
     ----------
     device : Device
     nbytes : int
-        Array that codecs are timed on.
+        Size of the array that codecs are timed on.
     large_nbytes : int
-        The largest one that kernels take: just below 4 GiB.
+        Size of the largest array that kernels take: just below 4 GiB.
     batch_nbytes : int
-        All chunks that are coded together.
+        Size of all chunks of a batch together.
     messages, chunks : tuple of int
-        Bytes of a rank's buffer in the collectives, and of chunks.
+        Sizes of a rank's buffer in the collectives, and of chunks.
     repeats : int
     """
 
-    nbytes = 512 << 20  # starting kernels has to be short beside running them
+    nbytes = 512 << 20  # large enough that launching is short beside running
     batch_nbytes = 64 << 20
     large_nbytes = (4 << 30) - (1 << 16)
     messages = (64 << 20,)
@@ -187,7 +187,7 @@ class Machine:
         self.device = self._kind(cupy, index)
 
     def about(self) -> dict[str, Any]:
-        """The GPU and the versions of what drives it."""
+        """The GPU, and the versions of driver, runtime and CuPy."""
         runtime = self.cupy.cuda.runtime
         properties = runtime.getDeviceProperties(self.device.index)
         return {
@@ -201,19 +201,19 @@ class Machine:
         }
 
     def array(self, values: np.ndarray) -> DeviceArray:
-        """A copy of a NumPy array on the device."""
+        """Copy a NumPy array to the device."""
         result = self.device.empty(values.nbytes).view(values.dtype)
         with self.device.queue() as queue:
             queue.to_device(result.address, values)
         return result
 
     def buffer(self, values: np.ndarray) -> Any:
-        """The same as a user has it."""
+        """Copy a NumPy array to a CuPy array, as a user has it."""
         return self.cupy.asarray(values)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """A block in which no other process of a check has the GPU; what only the CPU does is outside."""
+        """Lock the GPU against other processes of the check; work on the CPU alone stays outside."""
         with open(os.environ.get("COMPCOLL_GPU_LOCK", os.devnull)) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -223,7 +223,7 @@ class Machine:
         self.cupy.cuda.set_allocator(None)
 
     def seconds(self, queue: Any, call: Callable[[], Any]) -> float:
-        """Time of a call on a queue: several in a row, so that the GPU never waits for the host."""
+        """Time of a call on a queue; several run in a row, so that the GPU never waits for the host."""
         call()
         best = float("inf")
         for _ in range(3):
@@ -237,7 +237,7 @@ class Machine:
         return best
 
     def wall(self, call: Callable[[], Any]) -> float:
-        """Shortest of several times of a call that ends by itself."""
+        """Shortest wall time of several calls; each returns when its work is complete."""
         call()
         times = []
         for _ in range(self.repeats):
@@ -248,10 +248,10 @@ class Machine:
 
 
 class FakeQueue(Queue):
-    """One whose kernels have the faults of ``COMPCOLL_STANDIN_FAULTS``, with commas between.
+    """A queue whose kernels have the faults listed in ``COMPCOLL_STANDIN_FAULTS``, separated by commas.
 
-    ``hang=NAME``, ``fail=NAME``, or ``race=NAME``, whose results are wrong where there are several blocks of
-    threads.
+    The faults are ``hang=NAME``, ``fail=NAME`` and ``race=NAME``; the last makes results wrong if there are
+    several thread blocks.
     """
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], jobs: int) -> None:
@@ -275,7 +275,7 @@ class FakeDevice(Device):
 
 
 class FakeMachine(Machine):
-    """The same with so little data that the executor of the tests ends soon; its times mean nothing."""
+    """The tests' stand-in, with little data because its executor is slow; its times mean nothing."""
 
     nbytes, large_nbytes, batch_nbytes = 32 << 10, 48 << 10, 8 << 10
     messages, chunks = (16 << 10,), (4 << 10,)
@@ -287,7 +287,7 @@ class FakeMachine(Machine):
 
 
 def open_machine(fake: bool, rank: int = 0) -> Machine:
-    """The device of a rank; ranks share the GPUs that there are."""
+    """The device of a rank; ranks share the available GPUs in turn."""
     if not fake:
         return Machine(rank)
     import standin
@@ -295,15 +295,15 @@ def open_machine(fake: bool, rank: int = 0) -> Machine:
     standing_in = standin.installed()
     standing_in.__enter__()
     machine = FakeMachine(rank)
-    machine.standing_in = standing_in  # type: ignore[attr-defined]  # as long as this process
+    machine.standing_in = standing_in  # type: ignore[attr-defined]  # kept until this process exits
     return machine
 
 
-# -- what programs of several ranks share, which `gpu_check` starts
+# -- shared by the programs of several ranks that `gpu_check` starts
 
 
 def arguments(seconds: float) -> argparse.ArgumentParser:
-    """The options of all of them; ``seconds`` are those without that option."""
+    """A parser with the programs' common options; ``seconds`` is the default of ``--seconds``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=seconds)
     parser.add_argument(FAKE, action="store_true")
@@ -311,7 +311,7 @@ def arguments(seconds: float) -> argparse.ArgumentParser:
 
 
 def report(row: dict[str, Any]) -> None:
-    """Print a row, at once and on one rank, so that it is not lost with what hangs."""
+    """Print a row on rank 0 at once, so that a later hang does not lose it."""
     from mpi4py import MPI
 
     if MPI.COMM_WORLD.rank == 0:
@@ -319,7 +319,7 @@ def report(row: dict[str, Any]) -> None:
 
 
 def is_late(end: float, what: str) -> bool:
-    """Tell all ranks that no time is left on rank 0, with a row that says so; collective."""
+    """True if rank 0 has no time left, which a row then reports; collective."""
     from mpi4py import MPI
 
     late = MPI.COMM_WORLD.bcast(time.monotonic() > end)
@@ -329,7 +329,7 @@ def is_late(end: float, what: str) -> bool:
 
 
 def slowest(call: Callable[[], Any], repeats: int) -> float:
-    """The shortest of several times, each that of the slowest rank."""
+    """Shortest time of several calls, each timed on its slowest rank; collective."""
     from mpi4py import MPI
 
     call()
@@ -343,5 +343,5 @@ def slowest(call: Callable[[], Any], repeats: int) -> float:
 
 
 def size_of(nbytes: int) -> str:
-    """A size as rows have it."""
+    """A size as it is printed in rows."""
     return f"{nbytes >> 20} MiB" if nbytes >> 20 else f"{nbytes >> 10} KiB"

@@ -1,4 +1,4 @@
-"""Rows of `gpu_check`, saved as they come, and the processes that find them within the time."""
+"""Rows of `gpu_check`, each saved at once, and the processes that print them within a time limit."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["FAKE", "STATUSES", "Check", "execute", "find_tool", "python"]
 ROOT = Path(__file__).resolve().parents[1]
 STATUSES = {"ok": 0, "refused": 0, "skipped": 0, "failed": 1, "timeout": 4, "missing": 8}
 FAKE = "--fake"
-NO_LAB, TIMED_OUT = 69, 124  # exit statuses of `netlab`: this machine cannot have one; it has ended ranks
+NO_LAB, TIMED_OUT = 69, 124  # exit statuses of `netlab`: no lab on this machine; ranks were killed
 
 
 class Check:
-    """Rows, as they come, and what is left of the time."""
+    """The rows so far, and the time that is left."""
 
     def __init__(self, path: Path | None, seconds: float, limit: float, fake: bool):
         self.path, self.seconds, self.limit, self.start = path, seconds, limit, time.monotonic()
@@ -37,7 +37,7 @@ class Check:
         self.saved = 0
         self.gpus = max(len(glob("/dev/nvidia[0-9]*")), 1)
         self.hung: set[str] = set()  # "codec type"
-        self.pairs: list[tuple[str, str]] = []  # codecs and types
+        self.pairs: list[tuple[str, str]] = []  # (codec, type)
         self.end = seconds
         self._lock = threading.Lock()
 
@@ -47,11 +47,11 @@ class Check:
 
     @property
     def left(self) -> float:
-        """Seconds that are left of the part."""
+        """Seconds that the current part has left."""
         return min(self.end, self.seconds) - self.passed
 
     def add(self, part: str, row: dict[str, Any]) -> None:
-        """Print and save a row, which says whether ranks share a GPU."""
+        """Print and save a row; ``gpu_shared`` is added if its ranks share a GPU."""
         row = {"part": part, "at": round(self.passed, 1), **row}
         if row.get("ranks", 1) > self.gpus:
             row.setdefault("gpu_shared", True)
@@ -61,7 +61,7 @@ class Check:
             if part == "device" and self.path is None and "gpu" in row:
                 self.path = default_path(row["gpu"])
             more = {k: v for k, v in row.items() if k not in ("part", "at", "what", "status")}
-            more["tail"] = more.get("tail", "").strip().rpartition("\n")[2]  # the file has all of it
+            more["tail"] = more.get("tail", "").strip().rpartition("\n")[2]  # the file keeps the whole tail
             text = "  ".join(
                 f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in more.items() if v != ""
             )
@@ -75,7 +75,7 @@ class Check:
                     self._save(re.sub(r"[^\w.=]+", "-", row["what"]), frames)
 
     def _save(self, name: str, frames: dict[str, str]) -> None:
-        """Add frames, in base 64, to the file of those that differ."""
+        """Add frames, given in base 64, to the archive of differing frames."""
         assert self.path is not None
         with zipfile.ZipFile(
             self.path.with_name(f"{self.path.stem}-frames.zip"), "a", zipfile.ZIP_DEFLATED
@@ -86,11 +86,11 @@ class Check:
     def run(
         self, part: str, what: str, command: Sequence[str], limit: float | None = None, note: str = ""
     ) -> list[str]:
-        """Rows that a process prints, with a note; and one for what became of it, where that is not plain.
+        """Run a process and add the rows that it prints; add a row if it fails or prints none.
 
-        Returns the status of each.
+        Returns the status of each row.
         """
-        limit = min(limit or self.limit, self.left - 3)  # within which it is killed if it ends on no signal
+        limit = min(limit or self.limit, self.left - 3)  # 3 s to kill a process that ignores SIGTERM
         if limit < 1:
             self.add(part, {"what": what + note, "status": "timeout", "why": "no time left"})
             return ["timeout"]
@@ -125,9 +125,9 @@ class Check:
 
 
 def execute(command: Sequence[str], limit: float, line: Any = lambda text: None) -> tuple[int | None, str]:
-    """Run a command: its status, None where it took too long, and the last that it printed.
+    """Run a command; return its status (None if it took too long) and the end of its output.
 
-    All that it has started ends with it.
+    At the limit, the command and all processes that it started are killed.
     """
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
@@ -148,7 +148,7 @@ def execute(command: Sequence[str], limit: float, line: Any = lambda text: None)
 
     def stop() -> None:
         late.set()
-        os.killpg(process.pid, signal.SIGTERM)  # mpiexec ends its ranks, which a kill would leave behind
+        os.killpg(process.pid, signal.SIGTERM)  # on SIGTERM mpiexec ends its ranks; SIGKILL would leave them
         try:
             process.wait(3)
         except subprocess.TimeoutExpired:
@@ -168,17 +168,17 @@ def execute(command: Sequence[str], limit: float, line: Any = lambda text: None)
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """The command for a module."""
+    """Command that runs a module."""
     return [sys.executable, "-m", module, *arguments]
 
 
 def default_path(gpu: str) -> Path:
-    """The file of this GPU and day."""
+    """Path of the results of this GPU and day."""
     name = re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
     return ROOT / "benchmarks" / "results" / f"{name}-{date.today()}.jsonl"
 
 
 def find_tool(name: str) -> str | None:
-    """A program of the CUDA toolkit."""
+    """Path of a program of the CUDA toolkit; None if it is not found."""
     place = Path("/usr/local/cuda/bin") / name
     return shutil.which(name) or (str(place) if place.is_file() else None)

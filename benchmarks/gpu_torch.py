@@ -1,10 +1,10 @@
-"""The torch backend on CUDA tensors, in time; `gpu_check` starts it on 2 ranks.
+"""Times of the torch backend on CUDA tensors; `gpu_check` starts it on 2 ranks.
 
-tests/torch checks its results. Times stand beside gloo's with copies to the host and back, or beside those
-of NCCL over sockets, for which ranks on one GPU claim to be on hosts of their own. Each row is printed as it
-is found, a line of JSON. ``--part`` chooses among operations, steps of DDP and FSDP2, weights that WeightSync
-and checkpoints bring, and the first two with NCCL, where one of its kernels may wait for another rank's in
-vain: hooks, which have threads and groups of their own, come last.
+tests/torch checks its results. Times are compared with gloo's, with copies to the host and back, or with
+those of NCCL over sockets; for NCCL, ranks on one GPU pretend to be on different hosts. Each row is a line of
+JSON, printed at once. ``--part`` chooses operations, steps of DDP and FSDP2, weights by WeightSync and
+checkpoints, or the first two beside NCCL. Hooks, which have threads and groups of their own, come last,
+because a kernel of NCCL may wait forever for another rank's.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from benchmarks.gpu_machine import Machine, arguments, is_late, open_machine, re
 
 WORLD = MPI.COMM_WORLD
 SPECS = ("none", "lossless", "bfp:bits=7")
-CODECS = ("lossless", "bfp:bits=8")  # of training
-#: Models by their number of layers, with 25 M and 126 M parameters.
+CODECS = ("lossless", "bfp:bits=8")  # for training
+#: Layers of the two models, with 25 M and 126 M parameters, and the width and batch of both.
 SMALL, LARGE, WIDTH, BATCH = 6, 30, 2048, 64
 STEPS = 6
-#: For NCCL, which takes two ranks on one GPU where they say that it is two, or are allowed to share it.
+#: Settings that let NCCL run two ranks on one GPU: each claims its own host, or may share the GPU.
 NCCL = {
     "NCCL_HOSTID": f"rank{WORLD.rank}",
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
@@ -39,7 +39,7 @@ NCCL = {
 
 
 def main() -> None:
-    """Try everything, until the time is over."""
+    """Measure a part until the time has run out."""
     parser = arguments(60)
     parser.add_argument("--part", default="operations", help="or training, weights, nccl")
     options = parser.parse_args()
@@ -50,7 +50,7 @@ def main() -> None:
     try:
         import torch.distributed as dist
 
-        import compcoll.torch  # noqa: F401  # which registers the backend, and tells torch of the ranks
+        import compcoll.torch  # noqa: F401  # registers the backend, and passes MPI's ranks to torch
     except ImportError as error:
         report({"what": "torch", "status": "missing", "why": str(error)})
         return
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def attempted(what: str, part: Callable[[], Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """The rows of a part; where a rank fails the group is of no more use, and all end after a row."""
+    """Rows of a part. A rank that fails prints a row and aborts, because the group is then unusable."""
     try:
         yield from part()
     except Exception as error:
@@ -84,12 +84,12 @@ def attempted(what: str, part: Callable[[], Iterator[dict[str, Any]]]) -> Iterat
 
 
 def judged(row: dict[str, Any], right: bool, why: str = "other values") -> dict[str, Any]:
-    """The row, failed where a rank found something wrong."""
+    """The row, with status ``failed`` if any rank found a wrong result."""
     return row if all(WORLD.allgather(right)) else {**row, "status": "failed", "why": why}
 
 
-#: Each operation: elements given and received by one of ``p`` ranks, ``n`` in its largest buffer; the call by
-#: its name since torch 2.13, and before.
+#: By operation: elements that one of ``p`` ranks sends and receives, ``n`` in its larger buffer; and names of
+#: the call, since torch 2.13 and before.
 OPERATIONS: dict[str, tuple[Callable[[int, int], tuple[int, int]], tuple[str, ...]]] = {
     "all_to_all": (lambda n, p: (n, n), ("all_to_all_single",)),
     "all_reduce": (lambda n, p: (0, n), ("all_reduce",)),
@@ -101,7 +101,7 @@ OPERATIONS: dict[str, tuple[Callable[[int, int], tuple[int, int]], tuple[str, ..
 
 
 class Bench:
-    """The backend on a rank's GPU, and groups that it is compared with: NCCL's if there is one, or gloo's."""
+    """The backend on a rank's GPU, and the group to compare with: NCCL's if there is one, else gloo's."""
 
     def __init__(self, machine: Machine, fake: bool):
         import torch
@@ -110,7 +110,7 @@ class Bench:
         self.gloo: Any = None
         self.nccl: Any = None
         self.n = machine.messages[0] // 4 // WORLD.size * WORLD.size
-        # Models are on the host in tests: what stands for CUDA there has no kernels but ours.
+        # In tests models are on the host: the stand-in for CUDA has no kernels but this library's.
         self.on = "cpu" if fake else "cuda"
         if fake:
             import fake_torch
@@ -123,12 +123,12 @@ class Bench:
                 torch.cuda.set_device(machine.device.index)
 
     def without_gpu(self) -> str:
-        """Why there is nothing to measure; the same on all ranks."""
+        """The reason why no GPU can be measured, equal on all ranks; empty if one can."""
         mine = "" if self.fake or self.torch.cuda.is_available() else "this torch finds no GPU"
         return next(filter(None, WORLD.allgather(mine)), "")
 
     def group(self, spec: str) -> Any:
-        """A group that compresses everything."""
+        """Make a group that compresses all sizes with a codec."""
         import torch.distributed as dist
 
         import compcoll.torch
@@ -136,13 +136,13 @@ class Bench:
         return dist.new_group(pg_options=compcoll.torch.Options(spec, min_nbytes=0))
 
     def finish(self) -> None:
-        """Wait for all streams."""
+        """Synchronize with all streams."""
         self.torch.cuda.synchronize()
 
     # -- each operation
 
     def operations(self, chosen: tuple[str, ...] = tuple(OPERATIONS)) -> Iterator[dict[str, Any]]:
-        """Rows of operations, those of NCCL too; gloo's are with copies to the host and back."""
+        """Rows of operations, NCCL's included; gloo's times include copies to the host and back."""
         import torch.distributed as dist
 
         groups = {spec: self.group(spec) for spec in SPECS}
@@ -173,7 +173,7 @@ class Bench:
                 yield {**row, "plain ms": base * 1e3, "speedup": base / took}
 
     def call(self, name: str, send: Any, recv: Any, group: Any) -> None:
-        """One operation of torch's."""
+        """Call an operation of torch.distributed by name; an empty name means send and receive."""
         import torch.distributed as dist
 
         if name in ("all_reduce", "broadcast"):
@@ -190,7 +190,7 @@ class Bench:
     def training(self, models: tuple[int, ...] = (SMALL,)) -> Iterator[dict[str, Any]]:
         """Rows of steps without compression, with the backend, and with hooks on the uncompressed group.
 
-        Lossless ones have the loss of those that are not compressed.
+        Lossless steps have to give the same loss as uncompressed ones.
         """
         cases = [(kind, layers) for layers in models for kind in ("DDP", "FSDP2")]
         plain: dict[tuple[str, int], Any] = {}
@@ -204,13 +204,13 @@ class Bench:
                 yield self.beside(plain[case], self.steps(*case, hook=spec), spec)
 
     def beside(self, plain: dict[str, Any], row: dict[str, Any], spec: str) -> dict[str, Any]:
-        """The row, with the speed-up over another."""
+        """The row with its speed-up over the plain one; failed if a lossless codec changed the loss."""
         row |= {"plain ms": plain["ms"], "speedup": plain["ms"] / row["ms"]}
         exact = spec == "lossless" and WORLD.size == 2
         return judged(row, not exact or row["loss"] == plain["loss"], "another loss")
 
     def steps(self, kind: str, layers: int, codec: str = "", hook: str = "") -> dict[str, Any]:
-        """A row of some steps, in the backend's group of a codec or in the group that is compared with it."""
+        """Row of some training steps, in the backend's group for a codec or in the group to compare with."""
         torch, width = self.torch, 32 if self.fake else WIDTH
         torch.manual_seed(0)
         parts = [part for _ in range(layers) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
@@ -244,7 +244,7 @@ class Bench:
         return {"what": what, "status": "ok", "ms": ms, "loss": float(losses[-1].detach())}
 
     def parallel(self, kind: str, model: Any, group: Any, hook: str) -> Any:
-        """A model under DDP or FSDP2, its messages compressed by a hook if one is named."""
+        """Wrap a model in DDP or FSDP2; ``hook``, if not empty, is the codec of a hook for its messages."""
         from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import fully_shard
         from torch.nn.parallel import DistributedDataParallel as DDP
@@ -266,7 +266,7 @@ class Bench:
         return model
 
     def beside_nccl(self) -> Iterator[dict[str, Any]]:
-        """Rows beside NCCL over sockets, which need not work; gloo stands for it where there is no GPU."""
+        """Rows beside NCCL over sockets, or one row if NCCL does not work; gloo replaces it in tests."""
         import torch.distributed as dist
 
         try:
@@ -283,7 +283,7 @@ class Bench:
     # -- weights
 
     def weights(self) -> Iterator[dict[str, Any]]:
-        """Weights in bfloat16 as WeightSync brings them, and as checkpoints bring them back."""
+        """Rows that check bfloat16 weights after WeightSync, and after loading from checkpoints."""
         import torch.distributed.checkpoint as dcp
 
         from compcoll.checkpoint import Checkpointer

@@ -1,11 +1,11 @@
 """Cost of messages that are not compressed: this library with codec `raw` beside plain MPI.
 
-``mpiexec -n 2 python -m benchmarks.machinery``. Both are called in turns, in another random order each round,
-and the least time of each counts, as the slowest rank has it. A second part takes calls in chunks of 4 KiB
-apart: what a call costs and what each chunk costs, beyond plain MPI's time for the same bytes and that of
-copying them into frames and out of them. A third part has a Python thread count while the main thread waits
-in a collective for a rank that is late. Nonblocking calls are waited for at once: what is measured is what
-they cost beside a thread that nobody needs.
+``mpiexec -n 2 python -m benchmarks.machinery``. The two are called in turns, in a new random order each
+round, and the least time counts, measured on the slowest rank. A second part splits the cost of calls in
+chunks of 4 KiB into a cost per call and a cost per chunk, beyond plain MPI's time for the same bytes and the
+time to copy them into and out of frames. A third part has a Python thread count while the main thread waits
+in a collective for a late rank. Nonblocking calls are waited for at once, so that their times show the cost
+of a progress thread that has nothing to overlap with.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .osu.output import as_json, describe
 
 SIZES = (64 << 10, 1 << 20, 8 << 20)
 SMALL_CHUNK = 4 << 10
-#: Chunks of the calls that are taken apart.
+#: Numbers of chunks of the calls in the second part.
 CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
 SECONDS = 1.0
 #: Delay of a rank at a collective while others count, and the number of repeats.
@@ -37,7 +37,7 @@ _prepared: list[MPI.Prequest] = []
 
 
 def operations(world: MPI.Intracomm, nbytes: int) -> dict[str, Operation]:
-    """The calls, on messages of ``nbytes``: a peer's block, or a whole buffer."""
+    """The timed calls; ``nbytes`` is the size of a peer's block, or of a whole buffer."""
     n = nbytes // 4
     send, recv = np.ones(n * world.size, np.float32), np.zeros(n * world.size, np.float32)
     one, total = np.ones(n, np.float32), np.zeros(n, np.float32)
@@ -62,7 +62,7 @@ def operations(world: MPI.Intracomm, nbytes: int) -> dict[str, Operation]:
 
 
 def least(world: MPI.Intracomm, calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """The least time of each call, of the slowest rank; in turns for so long."""
+    """Least time of each call, on the slowest rank; they take turns for ``seconds`` in all."""
     names, rng = list(calls), np.random.default_rng(0)
     begun, times = perf_counter(), []
     rounds = 3
@@ -83,7 +83,7 @@ def least(world: MPI.Intracomm, calls: dict[str, Callable[[], object]], seconds:
 
 
 def whole_calls(world: MPI.Intracomm, ours: compcoll.Comm) -> list[dict]:
-    """Times of calls as they are made."""
+    """Rows with the times of whole calls."""
     rows = []
     for nbytes in SIZES:
         for op, call in operations(world, nbytes).items():
@@ -95,7 +95,7 @@ def whole_calls(world: MPI.Intracomm, ours: compcoll.Comm) -> list[dict]:
 
 
 def taken_apart(world: MPI.Intracomm) -> dict[str, float]:
-    """Seconds of a call and of a chunk, beyond plain MPI's and copying."""
+    """Seconds that each call and each chunk costs beyond plain MPI and copying."""
     rule = {"codec": "raw", "min_nbytes": 0, "rule": [{"chunk_nbytes": SMALL_CHUNK}]}
     ours = compcoll.Comm(world, policy=rule)
     beyond = []
@@ -119,7 +119,7 @@ def taken_apart(world: MPI.Intracomm) -> dict[str, float]:
 
 
 def counted(during: Callable[[], object]) -> float:
-    """The number to which a thread counts in a second, while the main thread works."""
+    """How far a thread counts per second while the main thread runs ``during``."""
     stopped, count = Event(), [0]
 
     def work() -> None:
@@ -138,7 +138,7 @@ def counted(during: Callable[[], object]) -> float:
 
 
 def counting(world: MPI.Intracomm) -> float:
-    """A thread's speed while the main thread waits in a Bcast over that while it sleeps, at its best."""
+    """Best speed of a thread while the main thread waits in a Bcast, over that while it sleeps."""
     ours = compcoll.Comm(world, codec="raw", min_nbytes=0)
     values = np.ones(1 << 16, np.float32)
     ours.Bcast(values, world.size - 1)

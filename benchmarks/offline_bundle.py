@@ -1,9 +1,9 @@
 """A bundle for a machine with a GPU and without a network: ``make carry`` builds it, in an ignored folder.
 
-The extensions for that machine's Python, the tests' as well, the kernels compiled for its GPU, and packages
-as they are on PyPI: mpi4py and an MPI, what the tests import, the program that measures the limit, and, for
-the lab of network namespaces, iproute2 with its libraries. Nothing of it needs a compiler, or the network,
-there.
+The bundle has the package's and the tests' extensions for that machine's Python, the kernels compiled for its
+GPU, packages from PyPI (mpi4py, an MPI, and those that the tests import), the program that measures the
+limit, and iproute2 with its libraries for the lab of network namespaces. The other machine needs neither a
+compiler nor a network.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ PLATFORMS = [
     *(f"manylinux{name}_x86_64" for name in (2014, 2010, 1)),
 ]
 LIMIT = 64 << 20
-#: Programs of the lab, and libraries that they find on every machine, as the loader does.
+#: Programs of the lab, and the libraries that every machine has, the loader included.
 LAB = ("ip", "tc", "ss")
 EVERYWHERE = ("libc.so", "libm.so", "libresolv.so", "ld-linux")
-#: Started by the machine's own loader: a variable for its libraries would be one for all that it starts.
+#: Starts a program by the machine's loader: LD_LIBRARY_PATH would also reach the programs that it starts.
 STARTER = """#!/bin/sh
 exec /lib64/ld-linux-x86-64.so.2 --library-path "${0%/*}/lib" "${0%/*}/lib/${0##*/}" "$@"
 """
-#: Where interpreters lie that are not on the path.
+#: Places of interpreters that are not on the path: variable, default folder, pattern.
 PYTHONS = (
     ("PYENV_ROOT", "~/.pyenv", "versions/{}*/bin/python"),
     ("UV_PYTHON_INSTALL_DIR", "~/.local/share/uv/python", "cpython-{}*/bin/python3"),
     ("CONDA_PREFIX", "~/miniconda3", "envs/*/bin/python{}"),
 )
-#: The same library by other names, which no program that runs asks for.
+#: Other names of the MPI library, which no program loads.
 TWICE = ("/libmpi.so", "/libmpi_abi.so.1")
 
 
 def use(folder: Path) -> None:
-    """Have this process, and those that it starts, find what is in the folder, if there is one."""
+    """Let this process and its children find the bundle's contents, if the folder exists."""
     if not folder.is_dir():
         return
     site = folder / "site"
@@ -71,23 +71,23 @@ def use(folder: Path) -> None:
         if not place.exists():
             shutil.copyfile(built, place)
     sys.path.insert(1, str(folder / "first"))  # the mpi4py of the MPI whose mpiexec starts the ranks
-    sys.path.append(str(site))  # behind what the machine has itself
+    sys.path.append(str(site))  # after the machine's own packages
     if (folder / "commit").is_file():
         os.environ["COMPCOLL_CARRIED"] = (folder / "commit").read_text().strip()
-    # Of MPI the carried one comes before others; of the lab's programs the machine's own.
+    # The bundle's MPI precedes others; the machine's own programs of the lab precede the bundle's.
     path = [str(site / "bin"), os.environ.get("PATH", ""), str(folder / "lab")]
     os.environ["PATH"] = os.pathsep.join(path)
     os.environ["COMPCOLL_CUBINS"] = str(folder / "cubins")
     if (folder / "limit.so").is_file():
         os.environ["COMPCOLL_LIMIT"] = str(folder / "limit.so")
-    for library in sorted(folder.rglob("libmpi.so.*"))[:1]:  # the one that its mpiexec starts ranks for
+    for library in sorted(folder.rglob("libmpi.so.*"))[:1]:  # the library that its mpiexec belongs to
         os.environ["MPI4PY_LIBMPI"] = str(library)
     for program in (*(site / "bin").glob("*"), *(folder / "lab").glob("*")):
         program.chmod(0o755)
 
 
 def find_python(version: str) -> str:
-    """An interpreter of a version that runs: what is on the path may be pyenv's shim, which does not.
+    """Find an interpreter of a version that runs: one on the path may be pyenv's shim, which may not run.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def find_python(version: str) -> str:
 
 
 def build(folder: Path, version: str, arch: str) -> None:
-    """Fill the folder anew."""
+    """Build the bundle in a folder, in place of an earlier one."""
     shutil.rmtree(folder, ignore_errors=True)
     work = ROOT / "build" / f"carry-{version}"
     python = work / "bin" / "python"
@@ -127,7 +127,7 @@ def build(folder: Path, version: str, arch: str) -> None:
     internals.mkdir(parents=True)
     places = f"PACKAGE={folder.resolve() / 'extension' / 'compcoll'}", f"INTO={internals.resolve()}"
     _run("make", "-s", "-C", "tests/native", "internals", f"PYTHON={python}", *places)
-    for source in ROOT.glob("compcoll/*/_*.cpp"):  # by Cython, of a NumPy that others may not have
+    for source in ROOT.glob("compcoll/*/_*.cpp"):  # Cython's output depends on this NumPy's version
         source.unlink()
     more = "--no-compile", "--implementation", "cp", "--target", str(folder / "site")
     _pip("install", version, *more, *PACKAGES)
@@ -154,7 +154,7 @@ def build(folder: Path, version: str, arch: str) -> None:
 
 
 def pack(folder: Path, target: Path) -> None:
-    """Write an archive of the repository's files and of the folder, as ``carry/``."""
+    """Write an archive with the repository's files and with the folder, named ``carry/``."""
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(target, "w:gz") as archive:
@@ -165,7 +165,7 @@ def pack(folder: Path, target: Path) -> None:
 
 
 def _add_libraries(name: str, site: Path, wheels: Path, version: str) -> None:
-    """The libraries of a wheel, which pip leaves out where it is given a target."""
+    """Extract the libraries of a wheel, which pip leaves out with ``--target``."""
     _pip("download", version, "--dest", str(wheels), name)
     wheel = max(wheels.glob(f"{name}-*.whl"))
     with zipfile.ZipFile(wheel) as archive:
@@ -184,7 +184,7 @@ def compile_limit(target: Path) -> None:
 
 
 def _add_lab(folder: Path) -> None:
-    """This machine's programs for the lab, each with its libraries; those that it has."""
+    """Copy this machine's programs for the lab, each with its libraries, as far as it has them."""
     (folder / "lib").mkdir(parents=True)
     for name in LAB:
         path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -201,7 +201,7 @@ def _add_lab(folder: Path) -> None:
 
 
 def _pip(verb: str, version: str, *more: str) -> None:
-    """Wheels alone, of these packages alone, for that machine's Python."""
+    """Run pip for that machine's Python: wheels only, without dependencies."""
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
     wanted = ("--no-deps", "--only-binary=:all:", "--python-version", version, *platforms)
     _run(sys.executable, "-m", "pip", "-q", verb, *wanted, *more)

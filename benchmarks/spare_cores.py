@@ -1,7 +1,7 @@
-"""``python -m benchmarks.spare_cores``: what cores gain that no rank runs on, between two hosts of a lab.
+"""``python -m benchmarks.spare_cores``: gain from cores without a rank, between two hosts of a lab.
 
-Each host has one rank and so many cores of its own, or all of the machine's with ``--shared-cores``. Worker
-threads as they are by default, and none (``COMPCOLL_THREADS=0``), take turns.
+Each host has one rank and ``--cores`` cores of its own, or all of the machine's with ``--shared-cores``. Runs
+with the default number of worker threads and with none (``COMPCOLL_THREADS=0``) take turns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .netlab import Lab, LabError
 
 #: Names of the columns, and values of COMPCOLL_THREADS.
 WORKERS = {"workers": None, "no workers": "0"}
-#: Seconds that calls in a row may take together.
+#: Seconds that a row of calls may take.
 _IN_A_ROW = 0.02
 
 
@@ -39,7 +39,7 @@ _IN_A_ROW = 0.02
 def main(
     cores: str, shared_cores: bool, gbit: str, operations: str, sizes: str, codec: str, runs: int
 ) -> None:
-    """Print speed-ups over plain MPI, with worker threads and without, as a Markdown table."""
+    """Print speed-ups over plain MPI with and without worker threads, as a Markdown table."""
     here = len(os.sched_getaffinity(0))
     hosts = [here] if shared_cores else [n for n in map(int, cores.split(",")) if 2 * n <= here]
     if not hosts:
@@ -73,7 +73,7 @@ def measure(
 
 
 def one(lab: Lab, operation: str, size: str, codec: str, threads: str | None) -> dict:
-    """Measure one size in ranks of their own; the codec's row."""
+    """Measure one size in a job of its own and return the codec's row."""
     environment = {key: value for key, value in os.environ.items() if key != "COMPCOLL_THREADS"}
     if threads is not None:
         environment["COMPCOLL_THREADS"] = threads
@@ -89,7 +89,7 @@ def one(lab: Lab, operation: str, size: str, codec: str, threads: str | None) ->
 
 
 def rows(found: dict[str, dict[str, list[tuple[float, float]]]], start: str) -> list[str]:
-    """Lines of the table."""
+    """Lines of the Markdown table."""
     lines = []
     for size, by_name in found.items():
         speedups = [statistics.median(speedup for speedup, _ in runs) for runs in by_name.values()]

@@ -1,1 +1,1 @@
-"""The codecs beside those of others, one thread: ``python -m benchmarks.codecs``."""
+"""Comparison of this library's codecs with others, on one thread: ``python -m benchmarks.codecs``."""

@@ -1,4 +1,4 @@
-"""Compare the codecs with each other and with other people's: ``python -m benchmarks.codecs``."""
+"""Compare this library's codecs with each other and with others: ``python -m benchmarks.codecs``."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--readme", type=_FILE, help="Put the tables between the marks of a file.")
 @click.option("--plot", "plot_path", type=_FILE, help="Draw ratio over speed into a file, PNG, PDF or SVG.")
 def main(folder, values, rates, repeats, quick, json_path, readme, plot_path) -> None:
-    """Compare codecs: ratio, error and speed on one thread, all of them in one run.
+    """Compare ratio, error and speed of codecs on one thread, all in one run.
 
-    Speeds are those of calls from Python by processor time, with outputs allocated before where an interface
-    takes them; ours include the frame and its checksum.
+    Speeds are of calls from Python, by processor time. Outputs are allocated beforehand if an interface takes
+    them. Times of this library's codecs include the frame and its checksum.
     """
     notes = Console(stderr=True)
     if quick:

@@ -1,4 +1,4 @@
-"""The codecs that are compared: ours, and other people's where they are installed, each on one thread."""
+"""The codecs to compare: this library's, and others if they are installed, each on one thread."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from compcoll.core import dtypes
 
 __all__ = ["Contestant", "contestants", "missing", "with_blosc2", "with_zstandard", "zfp_contestants"]
 
-#: Encodes the array it was made for; the result has a length in bytes.
+#: Encodes the array it was made for; ``len()`` of the result is its size in bytes.
 Encode = Callable[[], object]
-#: Decodes what `Encode` gave, into an array of the same dtype and shape.
+#: Decodes the result of `Encode` into an array of the same dtype and shape.
 Decode = Callable[[object], np.ndarray]
 
 _MODULES = ["zfpy", "blosc2", "zstandard", "lz4.block", "pcodec", "fpzip", "zipnn"]
@@ -24,7 +24,7 @@ _MODULES = ["zfpy", "blosc2", "zstandard", "lz4.block", "pcodec", "fpzip", "zipn
 
 @dataclass(frozen=True)
 class Contestant:
-    """A codec, and how it is called on an array.
+    """A codec to compare, and how to call it on an array.
 
     Attributes
     ----------
@@ -32,10 +32,10 @@ class Contestant:
         The families are ``lossless``, ``fixed rate`` and ``bounded``.
     ours : bool
     make : callable
-        ``make(array)`` gives `Encode` and `Decode`, with what they need allocated; or None where the codec
-        does not take such arrays.
+        ``make(array)`` returns `Encode` and `Decode` with their buffers allocated, or None if the codec does
+        not take such arrays.
     rival : str or None
-        The name of the contestant that speeds are given in multiples of.
+        Name of the contestant whose speed is the unit for this one's.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Contestant:
 
 
 def contestants(ndim: int, rates: Sequence[float] = (8, 16)) -> list[Contestant]:
-    """All that are installed, for arrays of so many dimensions; ZFP at these rates, in 1-D blocks too."""
+    """Installed contestants for arrays of `ndim` dimensions; ZFP at these rates, in 1-D blocks too."""
     rows = zfp_contestants(ndim, rates)
     rows += [Contestant(s, "bounded", True, _own(s, ndim)) for s in ("szp:abs=1e-3", "szp:rel=1e-3")]
     rows += [
@@ -68,7 +68,7 @@ def contestants(ndim: int, rates: Sequence[float] = (8, 16)) -> list[Contestant]
 
 
 def zfp_contestants(ndim: int, rates: Sequence[float]) -> list[Contestant]:
-    """ZFP at these rates, after zfpy at the same one, in 1-D blocks and in those of `ndim` dimensions."""
+    """ZFP at each rate, preceded by zfpy at that rate, in blocks of one and of `ndim` dimensions."""
     rows = []
     for rate in (f"{rate:g}" for rate in rates):
         for d, blocks in ((1, "1-D"), (ndim, "n-D"))[:ndim]:
@@ -104,7 +104,7 @@ def _own(spec: str, ndim: int):
             return None
         src = array if ndim > 1 else array.reshape(-1)
         room, out = np.empty(src.nbytes + 256, np.uint8), np.empty_like(src)
-        # A codec that this array is not for answers with another one's frame, which is no row of its own.
+        # A codec that cannot carry this array returns another codec's frame: no row then.
         wanted = codec.name if codec.name != "lossless" else None
         if wanted and compcoll.inspect(codec.encode(src, out=room)).codec != wanted:
             return None
@@ -117,11 +117,11 @@ def _zfpy(rate: float, ndim: int):
     def make(array):
         import zfpy
 
-        # It has no 16-bit floats and gets them as float32, widened before.
+        # zfpy has no 16-bit floats; they are widened to float32 beforehand.
         src = array.astype("f4") if array.dtype in ("f2", dtypes.BFLOAT16) else array
         if src.dtype not in ("f4", "f8") or rate > 8 * src.itemsize:
             return None
-        # Below, zfpy writes past its buffer.
+        # Below these rates zfpy writes past its buffer.
         if rate * 4**ndim < (9 if src.dtype == "f4" else 12):
             return None
         src = src if ndim > 1 else src.reshape(-1)
@@ -180,7 +180,7 @@ def _pcodec(level: int):
     def make(array):
         from pcodec import ChunkConfig, standalone
 
-        # It knows no bfloat16, and takes these as integers.
+        # pcodec has no bfloat16; it gets the bits as integers.
         src = array.reshape(-1)
         src = src.view("u2") if array.dtype.name == "bfloat16" else src
         config, out = ChunkConfig(compression_level=level), np.empty_like(src)
@@ -209,11 +209,11 @@ def _zipnn(array):
     if array.dtype.name not in kinds:
         return None
     codec = ZipNN(input_format="byte", bytearray_dtype=kinds[array.dtype.name], threads=1)
-    # It rearranges the bytes that it is given, in place.
+    # ZipNN rearranges its input in place, so each call gets a copy.
     src = array.tobytes()
     return lambda: codec.compress(bytearray(src)), _reader(array, codec.decompress)
 
 
 def _reader(array: np.ndarray, decompress):
-    """Decoding for those that cannot be told where to."""
+    """A `Decode` for libraries that cannot decode into a given array."""
     return lambda stream: np.frombuffer(decompress(stream), array.dtype).reshape(array.shape)

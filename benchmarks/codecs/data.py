@@ -1,4 +1,4 @@
-"""Data that codecs are compared on: real fields and tensors where they are at hand, and synthetic values."""
+"""Data to compare codecs on: real fields and tensors if a folder has them, and synthetic values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compcoll.core import dtypes
 
 __all__ = ["Data", "real", "synthetic", "synthetic_grids"]
 
-#: Raw files: what they are called in tables, dtype, shape.
+#: Raw files, by name: name in tables, dtype, shape.
 _FILES = {
     "vorticity.128_128_41": ("vorticity 3-D", "float32", (41, 128, 128)),
     "vorticity.512_512": ("vorticity 2-D", "float32", (512, 512)),
@@ -26,7 +26,7 @@ _FILES = {
 
 @dataclass(frozen=True)
 class Data:
-    """An array and its name; `smooth` where neighbouring values are close."""
+    """An array and its name; `smooth` is True if neighbouring values are close."""
 
     name: str
     array: np.ndarray
@@ -39,7 +39,7 @@ class Data:
 
 
 def real(folder: Path, most_nbytes: int | None = None) -> Iterator[Data]:
-    """The files that there are in a folder."""
+    """The known files that a folder has, each cut to `most_nbytes`."""
     for file, (name, kind, shape) in _FILES.items():
         dtype = dtypes.BFLOAT16 if kind == "bfloat16" else np.dtype(kind)
         if dtype is not None and (folder / file).exists():
@@ -48,7 +48,7 @@ def real(folder: Path, most_nbytes: int | None = None) -> Iterator[Data]:
 
 
 def synthetic(n: int) -> Iterator[Data]:
-    """Four arrays of n values: waves with noise, and numbers that do not resemble each other."""
+    """Four arrays of n values: waves with noise, and independent random numbers."""
     rng = np.random.default_rng(7)
     waves = np.sin(np.arange(n) / 160) + 1e-5 * rng.standard_normal(n)
     yield Data("smooth + noise", waves.astype("f4"), True)
@@ -71,7 +71,7 @@ def synthetic_grids(n: int) -> Iterator[Data]:
 
 
 def _start(array: np.ndarray, most_nbytes: int | None) -> np.ndarray:
-    """As many of the slowest planes, at least four, as fit."""
+    """The first planes along the slowest axis that fit, at least four."""
     if most_nbytes is None:
         return array
     return np.ascontiguousarray(array[: max(4, most_nbytes // array[:1].nbytes)])

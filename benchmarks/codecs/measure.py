@@ -1,7 +1,7 @@
 """One row for each codec and array: sizes, errors, and the least time of interleaved repetitions.
 
-Times are of the processor, all threads together: on a busy machine a slow codec is interrupted in every
-call and a fast one in few, and by the clock on the wall the slow one would look slower than it is.
+Times are processor times, summed over threads. On a busy machine a slow codec is interrupted in every call
+and a fast one in few, so that wall-clock times would make the slow one look slower than it is.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .data import Data
 
 __all__ = ["CALLS", "COPY", "Row", "measure"]
 
-#: In a turn. The last ones find the caches as their own kind left them; that takes more than two calls where
-#: the last level is shared, as with other virtual machines.
+#: Calls in a turn. The last ones find the caches as the same codec left them; that takes more than two calls
+#: if the last-level cache is shared, as with other virtual machines.
 CALLS = 4
 
-#: The row of the same run that says what the memory can do.
+#: Row that shows the memory's speed in the same run.
 COPY = Contestant("numpy copy", "copy", False, lambda a: _copy(a))
 
 
@@ -40,13 +40,13 @@ class Row:
     error : float
         Largest absolute difference of a finite value.
     psnr : float
-        Decibels over the range of values; infinite where all are equal.
+        Decibels, relative to the range of values; infinite without any error.
     sound : bool
-        Whether lossless codecs changed nothing, and bounded ones no value by more than they say.
+        True if a lossless codec changed nothing, or a bounded one kept its bound.
     encode, decode : float
         GB of the array per second.
     encode_gain, decode_gain : float or None
-        In multiples of the rival's, where there is one.
+        Speed in multiples of the rival's, if there is one.
     """
 
     data: str
@@ -69,7 +69,7 @@ class Row:
         return self.nbytes / max(self.encoded_nbytes, 1)
 
     def as_dict(self) -> dict:
-        """For JSON, which knows no infinity."""
+        """A dict for JSON; an infinite PSNR becomes None."""
         psnr = self.psnr if math.isfinite(self.psnr) else None
         return {**asdict(self), "ratio": self.ratio, "psnr": psnr}
 
@@ -103,8 +103,8 @@ def measure(
     data : Data
     contestants : list of Contestant
     repeats : int
-        All contestants take so many turns, of `CALLS` calls, so that what else the machine does hits all of
-        them.
+        Turns of each contestant, of `CALLS` calls each; they alternate, so that other load on the machine
+        affects all of them.
     tick : callable
         Called after each turn.
     """
@@ -177,7 +177,7 @@ def _sound(run: _Run, exact: bool, error: float) -> bool:
 
 
 def errors(array: np.ndarray, decoded: np.ndarray) -> tuple[float, float]:
-    """Largest error and PSNR, in float64, over the values that are finite."""
+    """Largest error and PSNR of the finite values, computed in float64."""
     real = dtypes.real_dtype(array.dtype)
     x, y = (a.reshape(-1).view(real).astype(np.float64) for a in (array, decoded))
     finite = np.isfinite(x)

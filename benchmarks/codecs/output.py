@@ -31,7 +31,7 @@ _TITLES = {
 
 
 def about(repeats: int) -> dict:
-    """Machine, versions and load; the reader of a figure needs all of them."""
+    """Machine, versions, load and command, which every published figure needs."""
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -67,9 +67,9 @@ def _speed(gbytes: float) -> str:
 
 
 def markdown(rows: Sequence[Row], info: dict, most: int = 4) -> str:
-    """A table for each family of codecs, its columns up to `most` arrays of different kinds.
+    """A table for each family of codecs, with a column for each of up to `most` arrays of different kinds.
 
-    A dash stands where a codec does not take such data.
+    A dash means that a codec does not take such data.
     """
     copies = [max(row.encode, row.decode) for row in rows if row.family == "copy"]
     copy = f"a copy by NumPy runs at {min(copies):.1f} to {max(copies):.1f} GB/s"
@@ -100,7 +100,7 @@ def _family_table(rows: Sequence[Row], family: str, most: int) -> str:
 
 
 def _headline(rows: Sequence[Row], most: int) -> list[str]:
-    """Arrays for the columns: first one of each dtype, smooth and not, so that all kinds are seen."""
+    """Arrays for the columns: first one for each dtype and smoothness, then others, up to `most`."""
     first: dict[tuple[bool, str], str] = {}
     for row in rows:
         first.setdefault((row.smooth, row.data.rpartition(", ")[2]), row.data)
@@ -120,7 +120,7 @@ def _cell(row: Row, family: str) -> str:
 
 
 def replace_section(readme: Path, text: str) -> None:
-    """Put the text between the two marks of a file; ValueError where it has not both."""
+    """Replace the text between the two marks of a file; ValueError if a mark is missing."""
     old = readme.read_text()
     head, begin, rest = old.partition(BEGIN)
     _, end, tail = rest.partition(END)
@@ -130,7 +130,7 @@ def replace_section(readme: Path, text: str) -> None:
 
 
 def write_json(rows: Sequence[Row], info: dict, path: Path) -> None:
-    """Everything that was measured."""
+    """Write all measurements to a file."""
     path.write_text(json.dumps({**info, "rows": [row.as_dict() for row in rows]}, indent=1, default=_plain))
 
 

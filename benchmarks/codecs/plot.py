@@ -1,4 +1,4 @@
-"""Ratio over speed: the picture that shows which codecs are worth their time."""
+"""Figure of compression ratio over speed, which shows which codecs are worth their time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _panels(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _common(rows: Sequence[Row]) -> list[Row]:
-    """The rows of those arrays that most codecs took: means over unlike arrays cannot be compared."""
+    """Rows of the arrays that the most codecs take, so that all means are over the same arrays."""
     taken = Counter(row.data for row in rows)
     return [row for row in rows if taken[row.data] == max(taken.values())]
 
@@ -35,7 +35,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def draw(rows: Sequence[Row], path: str | Path) -> None:
-    """Draw geometric means over arrays of a kind, encoding above decoding; codecs of others are hollow."""
+    """Draw geometric means over arrays of a kind, encoding above decoding; other libraries' are hollow."""
     from matplotlib.figure import Figure
 
     panels = _panels(rows)

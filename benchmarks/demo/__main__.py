@@ -17,9 +17,9 @@ from compcoll.cli.launch import is_launched, need_mpi, on_all, relaunch
 from compcoll.cli.output import check_writable
 from compcoll.cli.spec import codec_option, ranks_option
 
-#: Exit status of a lab that cannot be made here.
+#: Exit status if this machine cannot have a lab.
 UNAVAILABLE = 69
-#: Command by which an ordinary user gets a lab: root of namespaces of its own, with a folder for their names.
+#: Command that lets an ordinary user make a lab: root in new namespaces, with a folder for their names.
 _OWN_NAMESPACES = [
     "unshare",
     "--user",
@@ -32,11 +32,11 @@ _OWN_NAMESPACES = [
     "sh",
 ]
 _MODULE = "benchmarks.demo"
-#: glibc's settings that keep the pages of freed arrays. Without them each transform returns pages to the
-#: kernel and faults them in again, also inside Alltoall: a third of the time.
+#: glibc's settings that keep the pages of freed arrays. Without them each transform returns its pages to the
+#: kernel and faults them in again, also inside Alltoall, which takes a third of the time.
 _KEEP_PAGES = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
-#: Bytes of a link's token bucket per Gb/s: two packets. The lab's default bucket holds 72 KiB after a pause,
-#: which is all of a compressed message here.
+#: Bytes of a link's token bucket per Gb/s: two packets. The lab's default bucket lets 72 KiB pass at once
+#: after a pause, which is a whole compressed message here.
 _BURST = 2 * (9000 + 14)
 
 
@@ -85,9 +85,9 @@ def main(
     """Simulate one flow with plain MPI and with several codecs.
 
     A pseudo-spectral solver for the Taylor-Green vortex, which knows nothing of compression, runs over
-    plain MPI and over compcoll. Printed are bytes, times and the effect of the codecs on the flow; a figure
-    shows it over time. Outside of mpiexec the command starts its ranks itself: on this machine, whose
-    memory is between them, and, where it may make network namespaces, on hosts with slow links.
+    plain MPI and over compcoll. The command prints bytes, times and the effect of the codecs on the flow,
+    and draws the effect over time. Without mpiexec the command starts its ranks itself: on this machine,
+    where they share memory, and, if it may make network namespaces, on hosts with slow links.
     """
     if lab and record is not None:
         sys.exit(_run_in_lab(ranks, gbit, record, [*_words(options), *_recording(where, gbit, record)]))
@@ -99,14 +99,14 @@ def main(
 
 
 def _hosts(ranks: int) -> int:
-    """Hosts in place of so many ranks: the largest divisor for which each has a core, at least two."""
+    """Number of hosts: the largest divisor of ``ranks`` that gives each host a core, at least two."""
     cores = len(os.sched_getaffinity(0))
     divisors = [n for n in range(2, ranks + 1) if ranks % n == 0]
     return max((n for n in divisors if n <= cores), default=divisors[0])
 
 
 def _simulate(options: dict[str, Any], out: Path, where: str, gbit: float, record: Path | None) -> None:
-    """Run on the ranks that there are; draw the result, unless a record is asked for."""
+    """Run on the ranks of this job; draw the result, unless it goes to a record."""
     need_mpi()
     from mpi4py import MPI
 
@@ -135,7 +135,7 @@ def _simulate(options: dict[str, Any], out: Path, where: str, gbit: float, recor
 
 
 def _compare(ranks: int, hosts: int, gbit: float, out: Path, options: list[str]) -> int:
-    """Run on ranks of this machine, then in the lab, and draw both; the exit status."""
+    """Run on ranks of this machine, then in the lab, draw both, and return the exit status."""
     os.environ.update({**_KEEP_PAGES, **os.environ})
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "here.json"
@@ -162,7 +162,7 @@ def _compare(ranks: int, hosts: int, gbit: float, out: Path, options: list[str])
 
 
 def _start_lab(hosts: int, gbit: float, record: Path, options: list[str]) -> str | None:
-    """Run in a lab; None, or in a line why there was none."""
+    """Run in a lab; return None, or one line with the reason why there is none."""
     command = [sys.executable, "-m", _MODULE, "--lab", "--ranks", str(hosts)]
     if os.geteuid() != 0:
         if shutil.which("unshare") is None:
@@ -179,7 +179,7 @@ def _start_lab(hosts: int, gbit: float, record: Path, options: list[str]) -> str
 
 
 def _run_in_lab(hosts: int, gbit: float, record: Path, options: list[str]) -> int:
-    """Run on the hosts of a lab; the exit status, and `_reason` where there is no lab."""
+    """Run on the hosts of a lab and return the exit status; without a lab, write the file `_reason`."""
     from benchmarks import netlab
 
     try:
@@ -191,7 +191,7 @@ def _run_in_lab(hosts: int, gbit: float, record: Path, options: list[str]) -> in
 
 
 def _reason(record: Path) -> Path:
-    """The file that says why there is no record."""
+    """Path of the file with the reason why there is no record."""
     return record.with_suffix(".why")
 
 
@@ -204,7 +204,7 @@ def _recording(where: str, gbit: float, record: Path) -> list[str]:
 
 
 def _words(options: dict[str, Any]) -> list[str]:
-    """The options of codecs and of the flow, for another process."""
+    """Options of codecs and flow as command-line words for another process."""
     pairs = [("--codec", spec) for spec in options["codec"]]
     pairs += [(f"--{key}", options[key]) for key in ("points", "steps", "dtype") if options[key] is not None]
     return [str(word) for pair in pairs for word in pair]

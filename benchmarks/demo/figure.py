@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 __all__ = ["draw"]
 
-#: Distinct for colour-blind eyes too; the plain run is a broad line behind the others.
+#: Colours that are distinct for colour-blind readers too; the plain run is a broad line behind the others.
 _PLAIN = {"color": "0.75", "linewidth": 5}
 _STYLES = [
     {"color": "#0072B2", "linewidth": 1.6, "linestyle": "-"},
@@ -23,14 +23,14 @@ TIME = "time $t\\,U/L$ (nondimensional)"
 
 
 def draw(runs, path: str | Path, timings=()) -> None:
-    """Draw the runs of `benchmarks.demo.program.simulate` into a file, PNG or what its suffix says.
+    """Draw the runs of `benchmarks.demo.program.simulate` into a file, in the format of its suffix.
 
     Parameters
     ----------
     runs : list of benchmarks.demo.program.Run
     path : path
     timings : sequence of (str, list of benchmarks.demo.program.Run or str)
-        Up to two places where the flow was simulated, and the runs there; or why there are none.
+        Up to two places where the flow was simulated, each with its runs or the reason why it has none.
     """
     timings = timings or [("these ranks", runs)]
     figure = Figure(figsize=(18, 7), layout="constrained")
@@ -65,7 +65,7 @@ def _curves(axes, runs, styles, quantity: str, label: str) -> None:
 
 
 def _errors(axes, runs, styles, errors, label: str) -> None:
-    """On a logarithmic axis; a run without any error is named, because it has no place there."""
+    """Draw errors on a logarithmic axis; runs without any error are listed, because it cannot show them."""
     for r, style in zip(runs[1:], styles[1:], strict=True):
         values = np.abs(errors(r))
         if values.any():
@@ -89,7 +89,7 @@ def _bytes(axes, runs, styles) -> None:
 
 
 def _times(axes, where: str, runs, styles) -> None:
-    """Times of the steps, and in full colour the part of them inside Alltoall."""
+    """Draw the times of the steps, with the part inside Alltoall in full colour."""
     axes.set_title(where)
     if isinstance(runs, str):
         axes.set_axis_off()

@@ -1,4 +1,4 @@
-"""One flow simulated with plain MPI and with several codecs: what that saves, costs, and does to the flow."""
+"""One flow simulated with plain MPI and with several codecs: time saved or lost, and effect on the flow."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["CODECS", "Flow", "Run", "recorded", "run", "simulate", "table", "ver
 
 CODECS = ("auto", "lossless", "zfp:rate=16", "bfp:bits=14", "bfp:bits=7")
 PLAIN = "plain MPI"
-#: Relative differences of times that mean nothing.
+#: Relative differences of times up to this are noise.
 NOISE = 0.05
 
 
 @dataclass(frozen=True)
 class Flow:
-    """The case that is simulated. Its resolution suits its viscosity: all scales are there."""
+    """The case to simulate. Its resolution suits its viscosity: all scales are resolved."""
 
     n: int = 48
     viscosity: float = 1 / 200
@@ -54,20 +54,20 @@ class Run:
     label : str
         The codec's spec, or `PLAIN`.
     raw_nbytes, wire_nbytes : int
-        What the ranks had to send to other ranks in all time steps, and what they sent.
+        Bytes for other ranks in all time steps, before compression and on the wire.
     seconds : float
         Time of all steps, on the slowest rank.
     exchange : float or None
-        Part of it in Alltoalls, each from the last rank's call to the last return; None where ranks share
-        cores, and one that has returned computes where another still receives.
+        Time in Alltoalls, each from the last rank's call to the last return. None if ranks share cores: a
+        rank that has returned then computes on a core that another needs to receive.
     link : float or None
-        Time that links of a known rate need for what a rank sent.
+        Time that links of a known rate need for the bytes that a rank sent.
     fallbacks : int
-        Chunks that went lossless although a lossy codec was asked for.
+        Chunks that were sent lossless although a lossy codec was requested.
     time, energy, dissipation : list of float
         Nondimensional.
     error : list of float
-        Largest difference of any velocity component to the plain run, over the largest component there.
+        Largest difference of any velocity component from the plain run, divided by its largest component.
     """
 
     label: str
@@ -87,16 +87,16 @@ class Run:
         return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
 
     def speedup(self, plain: Run) -> float | None:
-        """How many times as fast as the plain run's its Alltoalls were, where that is known."""
+        """Speed-up of the Alltoalls over the plain run's; None if it is not known."""
         return plain.exchange / self.exchange if plain.exchange and self.exchange else None
 
     def drift(self, quantity: str, plain: Run) -> np.ndarray:
-        """Relative difference of ``energy`` or ``dissipation`` to the plain run, over time."""
+        """Relative difference of ``energy`` or ``dissipation`` from the plain run, over time."""
         return np.array(getattr(self, quantity)) / np.array(getattr(plain, quantity)) - 1
 
 
 class Metered:
-    """A communicator whose Alltoalls are timed and counted; everything else is handed through."""
+    """A communicator that times and counts Alltoalls; all other calls are passed through."""
 
     def __init__(self, comm):
         self._comm = comm
@@ -113,14 +113,14 @@ class Metered:
         raw = send.nbytes - send[0].nbytes
         report = getattr(self._comm, "report", None)
         self.raw_nbytes += raw
-        # Calls that plain MPI carried out have a report without bytes.
+        # Reports of calls that plain MPI carried out have no bytes.
         self.wire_nbytes += report.wire_nbytes if report and report.accelerated else raw
         self.fallbacks += report.fallbacks if report else 0
 
     def seconds(self, comm) -> float:
         """Time of all calls, each from the last rank's call to the last return; collective.
 
-        Without a common clock, on several machines, the time inside on the rank that waits least for others.
+        On several machines, which have no common clock: the time inside calls on the rank that waits least.
         """
         times = np.array(self.times)
         if len(set(comm.allgather(Path("/proc/sys/kernel/random/boot_id").read_text()))) == 1:
@@ -129,7 +129,7 @@ class Metered:
 
 
 class _Simulation:
-    """One solver, what it communicates through, and the record of both."""
+    """A solver, its metered communicator, and the record of both."""
 
     def __init__(self, comm, label: str, flow: Flow):
         self.run = Run(label)
@@ -145,7 +145,7 @@ class _Simulation:
         self.run.time.append(self.solver.time)
         self.run.energy.append(self.solver.energy())
         self.run.dissipation.append(self.solver.dissipation())
-        # Compared in space, but transformed over plain MPI: only what the simulation did counts.
+        # The comparison in space transforms over plain MPI, so that its bytes and times are not counted.
         modes = plain.solver.modes
         fields = transform.backward(np.concatenate([self.solver.modes - modes, modes]))
         worst, scale = (
@@ -172,7 +172,7 @@ def simulate(
 ) -> list[Run]:
     """Simulate the flow with plain MPI and once per codec; collective.
 
-    The simulations take their steps in turn, so that what else the machine does slows all of them alike.
+    The simulations take their steps in turn, so that other load on the machine slows all of them alike.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def simulate(
     Returns
     -------
     list of Run
-        The plain run first; the same on all ranks.
+        The plain run first; equal on all ranks.
     """
     if wrap is None:
         from compcoll import Comm as wrap
@@ -217,7 +217,7 @@ def table(runs: list[Run], where: str = "") -> Table:
     )
     result.add_column("", no_wrap=True)
     for r in runs:
-        # A line for its name, and one for its parameters: narrow columns.
+        # Name and parameters on separate lines keep the columns narrow.
         result.add_column(r.label.replace(":", ":\n"), justify="right")
 
     def row(name: str, text: Callable[[Run], str], baseline: bool = True) -> None:
@@ -243,7 +243,7 @@ def _number(value: float) -> str:
 
 
 def verdicts(runs: list[Run], ranks: int, cores: int) -> list[str]:
-    """For each codec: whether it saved time here, and why, or where it would; whether the flow survived."""
+    """Lines for each codec: time saved or lost, and why; where it would gain; damage to the flow."""
     plain, lines = runs[0], []
     for r in runs[1:]:
         lines.append(f"{r.label}: {_gain(r, plain, ranks, cores)}")
@@ -260,7 +260,7 @@ def verdicts(runs: list[Run], ranks: int, cores: int) -> list[str]:
 
 
 def _gain(r: Run, plain: Run, ranks: int, cores: int) -> str:
-    """Seconds that a codec saved or lost, and what explains them."""
+    """Sentence with the seconds that a codec saved or lost, and their cause."""
     extra, saved = r.seconds - plain.seconds, (plain.wire_nbytes - r.wire_nbytes) / ranks
     if abs(extra) < NOISE * plain.seconds:
         return "neither saved nor lost time on this link."
@@ -290,14 +290,14 @@ def run(
     record: str | Path | None = None,
     wrap=None,
 ) -> list[Run]:
-    """`simulate`, and on rank 0 a progress bar, the table, and the runs in the file ``record``; collective.
+    """Call `simulate`; rank 0 shows progress, prints the table, and writes the file ``record``; collective.
 
     Parameters
     ----------
     where : str
-        What joins the ranks, for the table's title.
+        Connection between the ranks, for the table's title.
     gbit : float
-        Gb/s of each rank's link; 0 where that is not known.
+        Gb/s of each rank's link; 0 if it is not known.
     """
     root, ranks = comm.Get_rank() == 0, comm.Get_size()
     console = Console()
@@ -305,7 +305,7 @@ def run(
     with Progress(*columns, console=Console(stderr=True), disable=not root) as progress:
         task = progress.add_task("", total=flow.steps * (1 + len(codecs)))
         runs = simulate(comm, codecs, flow, wrap=wrap, tick=lambda: progress.advance(task))
-    # In the lab each rank knows of its own core alone.
+    # In the lab each rank sees only its own host's cores.
     cores = len(set().union(*comm.allgather(os.sched_getaffinity(0))))
     for r in runs:
         r.exchange = r.exchange if ranks <= cores else None
@@ -320,5 +320,5 @@ def run(
 
 
 def recorded(path: str | Path) -> list[Run]:
-    """The runs that `run` has left in a file."""
+    """Read the runs that `run` has written to a file."""
     return [Run(**one) for one in json.loads(Path(path).read_text())]

@@ -12,11 +12,11 @@ class SlabFFT:
     """Transforms of fields on ``n**3`` points, truncated to the modes that the 2/3 rule keeps.
 
     Points are cut into slabs along x, modes into slabs along ky. A dropped mode is neither stored nor
-    sent, so that the wire carries nothing that is zero by construction.
+    sent, so that no value on the wire is zero by construction.
 
-    Between the ranks the fields are spectral in y and z and still physical in x. Along x they are smooth
-    at every (ky, kz), whereas neighbouring modes may differ by orders of magnitude. So what is sent has x
-    varying fastest, and real and imaginary parts, which tell nothing of each other, in rows of their own.
+    When ranks exchange blocks, the fields are spectral in y and z and still physical in x. They are smooth
+    along x at every (ky, kz), whereas neighbouring modes may differ by orders of magnitude. In the blocks x
+    therefore varies fastest, and real and imaginary parts, which are uncorrelated, are in separate rows.
 
     Parameters
     ----------
@@ -25,18 +25,18 @@ class SlabFFT:
     n : int
         Points in each direction.
     dtype : dtype
-        float32 or float64: of the points; the modes are complex64 or complex128.
+        Type of the points, float32 or float64; the modes are complex64 or complex128.
 
     Attributes
     ----------
     shape : tuple of int
-        Of one field's slab of points, (x, y, z).
+        Shape of one field's slab of points, (x, y, z).
     modes : tuple of int
-        Of its slab of modes, (ky, kz, kx).
+        Shape of its slab of modes, (ky, kz, kx).
     kx, ky, kz : ndarray
         Wave numbers of this rank's modes, shaped to broadcast against `modes`.
     kept : ndarray of bool
-        False for the modes that only pad ky to equal slabs; broadcasts against `modes`.
+        False for the modes that only pad ky to slabs of equal size; broadcasts against `modes`.
     """
 
     def __init__(self, comm, n: int, dtype=np.float64):
@@ -48,7 +48,7 @@ class SlabFFT:
         ranks = comm.Get_size()
         if n % ranks:
             raise ValueError(f"n = {n} points cannot be cut into {ranks} equal slabs")
-        # Products of two kept modes alias onto k - n, which is dropped as long as 3 k < n.
+        # Products of two kept modes alias onto k - n, and those modes are dropped as long as 3 k < n.
         largest = (n - 1) // 3
         slab = -(-(2 * largest + 1) // ranks)
         self._ky = _wave_numbers(slab * ranks)
@@ -62,7 +62,7 @@ class SlabFFT:
         self.modes = (slab, largest + 1, 2 * largest + 1)
 
     def forward(self, points: np.ndarray) -> np.ndarray:
-        """Fourier coefficients of fields, shape (fields, *shape) to (fields, *modes); collective."""
+        """Transform fields, shape (fields, *shape), to coefficients, shape (fields, *modes); collective."""
         slab, nkz, _ = self.modes
         f = fft.rfft(points, axis=3, norm="forward")[..., :nkz]
         f = fft.fft(f, axis=2, norm="forward", overwrite_x=True)[:, :, self._ky]
@@ -72,7 +72,7 @@ class SlabFFT:
         return fft.fft(f, axis=3, norm="forward", overwrite_x=True)[..., self._kx]
 
     def backward(self, modes: np.ndarray) -> np.ndarray:
-        """Fields of Fourier coefficients, shape (fields, *modes) to (fields, *shape); collective."""
+        """Transform coefficients, shape (fields, *modes), to fields, shape (fields, *shape); collective."""
         slab, nkz, _ = self.modes
         fields, nx = len(modes), self.shape[0]
         f = np.zeros((fields, slab, nkz, self.n), self.complex_dtype)
@@ -85,7 +85,7 @@ class SlabFFT:
         return fft.irfft(f, self.n, axis=3, norm="forward", overwrite_x=True)
 
     def _exchange(self, blocks: np.ndarray) -> np.ndarray:
-        """The blocks for all ranks out, the blocks of all ranks back: (rank, field, ky, kz, x)."""
+        """Exchange blocks with all ranks by an Alltoall; axes are (rank, field, ky, kz, x)."""
         send = np.empty((*blocks.shape[:4], 2, blocks.shape[4]), self.dtype)
         send[..., 0, :], send[..., 1, :] = blocks.real, blocks.imag
         recv = np.empty_like(send)

@@ -11,7 +11,7 @@ __all__ = ["TaylorGreen", "vortex"]
 
 
 def vortex(x, y, z):
-    """The initial velocity of Taylor and Green (1937), as the usual test case has it."""
+    """Initial velocity of Taylor and Green (1937), in the form of the usual test case."""
     return np.sin(x) * np.cos(y) * np.cos(z), -np.cos(x) * np.sin(y) * np.cos(z), 0.0
 
 
@@ -31,9 +31,9 @@ class TaylorGreen:
     viscosity : float
         Inverse of the Reynolds number.
     dt : float, optional
-        Time step; 2 / n where it is not given, well inside the stability limit for \\|u\\| about 1.
+        Time step; by default 2 / n, well inside the stability limit for \\|u\\| about 1.
     dtype : dtype
-        float32 or float64. The modes, and what is communicated, are complex64 or complex128.
+        float32 or float64. The modes, which are communicated, are complex64 or complex128.
     initial : callable
         ``initial(x, y, z)`` gives three velocity components that broadcast against the grid.
 
@@ -76,7 +76,7 @@ class TaylorGreen:
         return self._sum(self._power()) / 2
 
     def dissipation(self) -> float:
-        """Rate at which viscosity takes energy, per unit volume and time; collective."""
+        """Energy dissipated by viscosity, per unit volume and time; collective."""
         return self.viscosity * self._sum(self.k2 * self._power())
 
     def _sample(self, initial) -> np.ndarray:
@@ -94,13 +94,13 @@ class TaylorGreen:
         return slope
 
     def _project(self, modes: np.ndarray) -> np.ndarray:
-        """Take the gradient part away, which is the pressure's work, and the modes that only pad."""
+        """Remove the gradient part, which the pressure balances, and zero the padding modes."""
         modes -= self._k_over_k2 * np.sum(self.k * modes, axis=0)
         modes *= self.fft.kept
         return modes
 
     def _power(self) -> np.ndarray:
-        """Squared magnitude of the velocity of each mode, and of its conjugate where that is not stored."""
+        """Squared magnitude of each mode's velocity, doubled if its conjugate is not stored."""
         power = np.sum(np.abs(self.modes) ** 2, axis=0, dtype=np.float64)
         return np.where(self.fft.kz > 0, 2, 1) * power
 
