@@ -126,7 +126,7 @@ def measure(batches: tuple[int, ...] = BATCHES, repeats: int = 200) -> list[dict
     known = compcoll.inspect(compcoll.codec(SPECS[0]).encode(np.zeros(size, F4))).payload_nbytes
     with Stub() as stub:
         for spec in SPECS:
-            # All decoded frames have the size that the first codec makes, whichever codec they name.
+            # Every decoded frame has the size that the first codec makes, whichever codec they name.
             header = forged(spec, known)
             for n in batches:
                 blocks = [stub.array(n * NBYTES) for _ in range(2)]

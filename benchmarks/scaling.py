@@ -1,7 +1,7 @@
 """Predicted speed-up of each collective from 2 to thousands of ranks, over common fabrics.
 
-The real algorithms run in virtual time, with as many ranks as are stated: see benchmarks/simulation. Chunk
-sizes are those of its quick look.
+The library's algorithms run in virtual time with the stated number of ranks: see benchmarks/simulation, whose
+quick look chooses the chunk sizes.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from .simulation.ways import Way, quick_look
 
 __all__ = ["main", "predicted_row"]
 
-#: Of fewer bytes MPICH has other algorithms (MPIR_CVAR_ALLTOALL_MEDIUM_MSG_SIZE).
+#: Sizes for which MPICH uses its algorithms for long messages (MPIR_CVAR_ALLTOALL_MEDIUM_MSG_SIZE).
 LONG = click.IntRange(32 << 10)
 POSITIVE = click.FloatRange(0, min_open=True)
 OPERATIONS = ("Alltoall", "Allgather", "Bcast", "Reduce_scatter_block", "Allreduce")
-#: Part of its speed at which a codec encodes where it gives the decoded values too.
+#: Relative encoding speed of a codec that returns the decoded values too.
 RECONSTRUCTED = 0.8
-#: Seconds that one operation on a chunk costs besides its bytes.
+#: Fixed seconds of an operation on a chunk, in addition to the time for its bytes.
 OPERATION = 2e-6
-#: Algorithms that the quick look predicts to take more than so many times as long as the best are left out:
-#: it is exact but for one level among nodes of many ranks, up to 1.4 times as long, and
-#: Bcast, 0.75 to 1.3 times.
+#: Algorithms are left out if the quick look predicts more than these multiples of the best time. The quick
+#: look is exact except for one level among nodes of many ranks, up to 1.4 times as long, and Bcast, 0.75 to
+#: 1.3 times.
 NEAR, NEAR_OF_BCAST = 1.1, 2.0
 
 
 def _names_of(known: Collection[str]) -> Callable[..., list[str]]:
-    """Callback of an option that takes some of the known names."""
+    """Callback of an option that takes known names, separated by commas."""
 
     def split(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
         names = value.split(",")
@@ -131,11 +131,11 @@ def main(
 
 
 def _simulate(cases: list[tuple[str, Call, Profile]]) -> list[dict]:
-    """A row for each case, on all cores, the long ones first."""
+    """Simulate all cases on all cores, the longest first; return a row for each."""
     order = sorted(range(len(cases)), key=lambda i: -cases[i][1].size)
     rows: dict[int, dict] = {}
     console = Console(stderr=True)
-    # Forked children would share what MPI holds.
+    # Forked children would share MPI's state.
     with (
         ProcessPoolExecutor(mp_context=get_context("spawn")) as pool,
         Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as progress,
@@ -147,7 +147,7 @@ def _simulate(cases: list[tuple[str, Call, Profile]]) -> list[dict]:
 
 
 def predicted_row(network: str, call: Call, profile: Profile) -> dict:
-    """The best compressed way and plain MPI."""
+    """Row with the times of the best compressed way and of plain MPI."""
     seconds = best_ways(call, profile)
     best = min(seconds, key=seconds.__getitem__)
     plain = plain_seconds(call, profile)
@@ -164,7 +164,7 @@ def predicted_row(network: str, call: Call, profile: Profile) -> dict:
 
 
 def best_ways(call: Call, profile: Profile) -> dict[Way, float]:
-    """Seconds of each algorithm with its best chunk size, where the quick look finds it near the best."""
+    """Seconds of each algorithm with its best chunk size, if the quick look finds it near the best."""
     looks = sorted(quick_look(call, profile).items(), key=lambda look: look[1])
     least, near = looks[0][1], NEAR_OF_BCAST if call.op == "Bcast" else NEAR
     hopeful: dict[tuple[str, int], Way] = {}

@@ -1,9 +1,9 @@
-"""mpi4py-fft as it is: transforms there and back over plain MPI and compressed, in turns.
+"""Unchanged mpi4py-fft: forward and backward transforms over plain MPI and compressed, in turns.
 
 ``mpiexec -n 2 python -m benchmarks.transforms --codec zfp:rate=16``
 
-A transform computes, and redistributes its array over the ranks by Alltoallw; both together are timed, and
-the redistributions alone. What they gain is held against the ratio, uncompressed bytes by those on the wire.
+A transform computes, and redistributes its array over the ranks by Alltoallw. Both together are timed, and
+the redistributions alone. The redistributions' speed-up is compared with the compression ratio.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Row:
     name : str
         ``"mpi"`` or the spec of the codec.
     seconds, moving : float
-        Of a transform there and back, and of its redistributions alone; medians of the slowest rank's.
+        Time of a transform forward and back, and of its redistributions alone; medians on the slowest rank.
     speedup, moving_speedup : float
-        Plain MPI's over these.
+        Plain MPI's times divided by these.
     ratio : float
         Uncompressed bytes per byte on the wire; 1 for plain MPI.
     gain : float
-        The speed-up of the redistributions as a part of the ratio.
+        The speed-up of the redistributions divided by the ratio.
     error : float
-        Largest difference from what was transformed, as a part of the largest value.
+        Largest difference from the transformed field, divided by its largest value.
     """
 
     name: str
@@ -85,14 +85,14 @@ class _Way:
         self.fft.backward(self.coefficients, self.back)
 
     def move(self) -> None:
-        """The redistributions of a transform there and back."""
+        """Do the redistributions of a transform forward and back."""
         for transfer, a, b in self.pairs:
             transfer.forward(a, b)
         for transfer, a, b in self.pairs[::-1]:
             transfer.backward(b, a)
 
     def ratio(self) -> float:
-        """Of the last redistributions on this rank."""
+        """Compression ratio of the last redistributions on this rank."""
         reports = [getattr(transfer.comm, "report", None) for transfer, _, _ in self.pairs]
         raw, wire = (sum(getattr(r, key) for r in reports if r) for key in ("raw_nbytes", "wire_nbytes"))
         return raw / wire if wire else 1.0
@@ -104,7 +104,7 @@ class _Way:
 def measure(
     comms: dict[str, Any], points: int, dtype: np.dtype, grid: tuple[int, ...], iters: int
 ) -> list[Row]:
-    """Transforms of a cube of so many points in each direction over every communicator; collective."""
+    """Time transforms of a cube of ``points`` in each direction over every communicator; collective."""
     world = next(iter(comms.values()))
     order = np.random.default_rng(len(comms))  # the same on all ranks
     ways = {name: _Way(comm, points, dtype, grid) for name, comm in comms.items()}
@@ -117,7 +117,7 @@ def measure(
                 start = MPI.Wtime()
                 part()
                 both.append(world.allreduce(MPI.Wtime() - start, MPI.MAX))
-            if turn:  # the first one makes plans and schedules
+            if turn:  # the first turn makes plans and schedules
                 times[name].append((both[0], both[1]))
     rows: list[Row] = []
     for name, way in ways.items():

@@ -1,6 +1,7 @@
-"""``mpiexec -n 2 python -m benchmarks.weight_sync``: WeightSync next to gloo's broadcast.
+"""``mpiexec -n 2 python -m benchmarks.weight_sync``: WeightSync beside gloo's broadcast.
 
-Steps of bfloat16 weights are those of Adam: each moves by up to the learning rate in float32, and is rounded.
+Steps imitate Adam on bfloat16 weights: each weight moves by up to the learning rate in float32, and is then
+rounded.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import compcoll.torch
 
 
 def seconds(call) -> float:
-    """Time until the last rank is done."""
+    """Time until the last rank has finished."""
     dist.barrier()
     start = perf_counter()
     call()

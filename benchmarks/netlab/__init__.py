@@ -13,27 +13,26 @@ and from Python::
     with Lab(hosts=4, gbit=1) as lab:
         lab.run(["python", "program.py"])
 
-What precedes the program goes to mpiexec. The exit status is mpiexec's, 124 after ``--timeout`` and 69
-where the machine cannot have a lab.
+Options before the program go to mpiexec. The exit status is mpiexec's, 124 after ``--timeout`` and 69
+if the machine cannot have a lab.
 
-The switch and mpiexec live in a namespace of their own, so nothing changes outside the lab and no
-packet leaves it. A host has IPC, UTS and mount namespaces as well: its ranks share memory among
-themselves and not with those of other hosts, and ``/dev/shm`` goes with the lab. The hosts share files and
-cores with the machine: links are honest, compute is not. MPI waits by spinning, so more ranks than cores
-make everything slower. Times are those of the links only as long as the processors keep up;
-`Lab.measure` tells.
+The switch and mpiexec run in their own namespace, so nothing changes outside the lab and no packet leaves
+it. A host has IPC, UTS and mount namespaces as well: its ranks share memory with each other but not with
+other hosts' ranks, and ``/dev/shm`` is removed with the lab. The hosts share files and cores with the
+machine: link speeds are real, compute speeds are not. MPI waits by spinning, so that more ranks than cores
+slow everything down. Times show the links only as long as the processors keep up, which `Lab.measure` checks.
 
-A host has cores of its own by default, on a small machine a single one, so that its ranks have no spare
-core as those of real nodes have. ``--shared-cores`` gives all hosts all cores. Times of the two must never be
-compared with each other.
+By default a host has cores of its own, on a small machine a single one. Its ranks then have no spare core,
+which ranks of real nodes have. ``--shared-cores`` gives all cores to all hosts. Never compare times with and
+without it.
 
-``--count`` prints the bytes through each host's port, `port_bytes` returns them in a rank.
+``--count`` prints the bytes through each host's port; `port_bytes` returns them in a rank.
 
 Plain MPI is not always at its best: UCX's default protocol for long messages may fill a TCP link in one
-direction at a time, ``-genv UCX_RNDV_SCHEME am`` in both. Who compares with plain MPI tries the two.
+direction at a time; ``-genv UCX_RNDV_SCHEME am`` fills both. Try both when you compare with plain MPI.
 
-A link that drops is noticed by TCP within 13 s where data is on its way. A program that goes on is ended
-with an error 15 to 18 s after the drop, as keep-alives would end it on a cluster.
+TCP notices a dropped link within 13 s if data is in flight. A program that still runs is ended with an error
+15 to 18 s after the drop, as keep-alives would end it on a cluster.
 """
 
 from .lab import Lab, LabError, Unavailable

@@ -14,7 +14,7 @@ UNAVAILABLE = 69
 
 
 class Drop(click.ParamType):
-    """``HOST@SECONDS``."""
+    """Option value ``HOST@SECONDS``."""
 
     name = "host@seconds"
 
@@ -89,18 +89,18 @@ def main(
         status = UNAVAILABLE
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    # A child that died of a signal has a negative status, which no shell can have.
+    # The status of a child that died of a signal is negative, which a shell cannot return.
     sys.exit(status if status >= 0 else 128 - status)
 
 
 def show_links(lab: Lab) -> None:
-    """Print what every link carries, in TCP payload."""
+    """Print the measured rate of every link, in TCP payload."""
     for host, (sent, received) in enumerate(lab.measure()):
         click.echo(f"host {host}: sends {sent:.3f} Gb/s, receives {received:.3f} Gb/s")
 
 
 def show_bytes(before: list[tuple[int, int]], after: list[tuple[int, int]]) -> None:
-    """Print what went through every port in between, mpiexec's own messages included."""
+    """Print the bytes through every port during the run, including mpiexec's own messages."""
     for host, (old, new) in enumerate(zip(before, after, strict=True)):
         click.echo(f"host {host}: sent {new[0] - old[0]:,} bytes, received {new[1] - old[1]:,} bytes")
 

@@ -1,4 +1,4 @@
-"""A cluster of namespaces: some for each host, and a head with the switch and mpiexec."""
+"""A cluster of namespaces: several for each host, and one (the head) for the switch and mpiexec."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["HEAD_ADDRESS", "Lab", "LabError", "Unavailable"]
 HEAD_ADDRESS = "10.77.0.1"
 _MAX_HOSTS = 64
 _READY_SECONDS = 15.0
-#: The kernel hands over packets of up to 64 KiB. A bucket that holds one lets it through whole, and one
-#: that holds no more keeps short messages as slow as the line: it is all that may exceed the rate.
+#: Bytes of a bucket at 1 Gb/s. The kernel passes on packets of up to 64 KiB, which have to fit into the
+#: bucket. A larger bucket would let short messages pass faster than the link.
 _ONE_PACKET = 72 << 10
-#: A peer that went silent is given up after 13 s, not after the usual quarter of an hour.
+#: TCP gives up a silent peer after 13 s, not after the usual quarter of an hour.
 _HOST_SYSCTLS = {"ipv4.tcp_retries2": 5, "ipv6.conf.all.disable_ipv6": 1, "ipv6.conf.default.disable_ipv6": 1}
 _NOT_HERE = ("not permitted", "not supported", "unknown device", "kind is unknown", "permission denied")
 _PACKAGES = {"iproute2": ("ip", "tc"), "util-linux": ("unshare", "nsenter"), "hostname": ("hostname",)}
@@ -29,7 +29,7 @@ _numbers = itertools.count()
 
 
 class LabError(RuntimeError):
-    """The lab could not be set up or does not work."""
+    """The lab could not be set up, or does not work."""
 
 
 class Unavailable(LabError):
@@ -37,11 +37,11 @@ class Unavailable(LabError):
 
 
 class Lab:
-    """A cluster on one machine, from ``with`` to its end.
+    """A cluster on one machine that exists inside a ``with`` block.
 
-    Every host is a network namespace with one interface, ``eth0``, on a common switch, and has a name and
-    shared memory of its own. Both ends of each link are shaped by a token bucket. Hosts reach one another
-    and the head, and nothing else.
+    Every host is a network namespace with one interface, ``eth0``, on a common switch, and has its own name
+    and shared memory. A token bucket shapes both ends of each link. Hosts reach each other and the head, and
+    nothing else.
 
     Parameters
     ----------
@@ -52,23 +52,23 @@ class Lab:
     mtu : int
         Bytes of an IP packet.
     burst : int, optional
-        Bytes that may pass faster than the rate after a pause; by default one packet of 64 KiB, and as
-        much more as the rate is above 1 Gb/s.
+        Bytes that may pass faster than the rate after a pause; by default one packet of 64 KiB, times the
+        rate in Gb/s if that is more than 1.
     cores_per_host : int, optional
-        Cores that each host has; by default the machine's, shared out, and at least one.
+        Cores of each host; by default the machine's cores divided among the hosts, at least one each.
     shared_cores : bool
-        Whether all hosts have the same cores, all of the machine's where ``cores_per_host`` does not say how
-        many: idle cores of one host are then there for the other, as spare cores of real nodes are.
+        True if all hosts use the same cores: ``cores_per_host`` of them, by default all of the machine's. A
+        host can then use another one's idle cores, which resemble spare cores of real nodes.
     verbose : bool
         Show the commands on standard error.
 
     Raises
     ------
     Unavailable
-        On entering, where this user, machine or kernel cannot have a lab.
+        On entering, if this user, machine or kernel cannot have a lab.
     """
 
-    #: Seconds after which mpiexec loses a host whose link dropped; the program is gone 3 s later at most.
+    #: Seconds after a link drops at which mpiexec loses the host; the program ends at most 3 s later.
     LOST_SECONDS = 15.0
 
     def __init__(
@@ -140,7 +140,7 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """Kill what runs in the lab and remove it; again is no error."""
+        """Kill all processes in the lab and remove it. A second call has no effect."""
         if self._watchdog is not None:
             self._watchdog.stdin.close()
             self._watchdog.wait()
@@ -166,22 +166,22 @@ class Lab:
         Parameters
         ----------
         argv : sequence of str
-            Options for mpiexec, then the program. ``-n`` as the first one replaces our number of ranks.
+            Options for mpiexec, then the program. ``-n`` as the first one replaces the lab's number of ranks.
         ppn : int
             Ranks on each host.
         env : mapping, optional
-            Environment, in place of this process's.
+            Environment that replaces this process's.
         check : bool
             Raise for a non-zero status.
         timeout : float, optional
             Seconds after which everything in the lab is killed.
         down : sequence of (host, seconds)
-            Links that drop so long after the start. A program that does not end by itself is ended with
-            a status other than 0 within `LOST_SECONDS` and 3 s.
+            Links to drop, each that many seconds after the start. A program that does not end by itself is
+            ended with a nonzero status at most `LOST_SECONDS` + 3 s later.
         capture : bool
-            Return the output as text and do not show it.
+            Return the output as text instead of showing it.
         open_mpi : bool
-            Start the program by Open MPI's mpiexec in place of MPICH's.
+            Start the program by Open MPI's mpiexec instead of MPICH's.
 
         Returns
         -------
@@ -199,20 +199,20 @@ class Lab:
         self.command("ip", "-n", self.head, "link", "set", f"port{host}", "up" if up else "down")
 
     def measure(self, nbytes: int | None = None, repeats: int = 3) -> list[tuple[float, float]]:
-        """Measure every link by itself, between its host and the head, which is behind no other link.
+        """Measure every link by itself, between its host and the head, which has no link of its own.
 
         Parameters
         ----------
         nbytes : int, optional
-            Bytes sent each way; by default what takes 0.15 s.
+            Bytes sent each way; by default as many as take 0.15 s.
         repeats : int
-            Measurements of which the fastest counts: a busy machine delays packets, and nothing but a
-            wrong shape lets them pass too early.
+            Number of measurements. The fastest one counts: a busy machine delays packets, but only a wrong
+            shape lets them pass too early.
 
         Returns
         -------
         list of (float, float)
-            For each host Gb/s of TCP payload that it sends and receives.
+            For each host, the Gb/s of TCP payload that it sends and receives.
         """
         nbytes = nbytes or int((self.gbit or 8.0) * 1e9 / 8 * 0.15)
         result = []
@@ -225,11 +225,11 @@ class Lab:
         return result
 
     def port_bytes(self) -> list[tuple[int, int]]:
-        """For each host the bytes that it has sent and received so far, headers included."""
+        """For each host, the bytes that it has sent and received so far, headers included."""
         return [inside(self.namespace(host), port_bytes) for host in range(self.hosts)]
 
     def command(self, *argv: str, stdin: str = "") -> str:
-        """Run a command that has to succeed, and return its output; LabError where it does not."""
+        """Run a command and return its output; LabError if it fails."""
         if self.verbose:
             print("+", *argv, *stdin.splitlines(), sep="\n  " if stdin else " ", file=sys.stderr)
         done = subprocess.run(argv, input=stdin, capture_output=True, text=True)

@@ -22,8 +22,8 @@ __all__ = ["OPEN_MPI", "find_mpiexec", "run"]
 #: Open MPI's mpiexec, as Debian names it.
 OPEN_MPI = "mpiexec.openmpi"
 
-#: Called as ``ssh [options] ADDRESS COMMAND...``; like ssh it has a shell read the joined words.
-#: A rank sees the cores of its host alone, so that it finds no idle ones that are another host's.
+#: Called as ``ssh [options] ADDRESS COMMAND...``. Like ssh, it lets a shell parse the joined words.
+#: A rank sees only its own host's cores, so that it does not use idle cores of another host.
 #: ``ip netns exec`` comes last: it mounts the host's ``/sys``, where UCX looks for interfaces.
 _LAUNCHER = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
@@ -33,7 +33,7 @@ holder=$(echo {holders} | cut -d' ' -f$((host + 1)))
 set -- taskset -c $(echo {cores} | cut -d' ' -f$((host + 1))) sh -c "$*"
 exec nsenter --target $holder --ipc --uts --mount --wd="$PWD" ip netns exec {lab}.$host "$@"
 """
-#: One wire between hosts, the shaped one; shared memory inside them, where UCX finds one IPC namespace.
+#: The shaped link between hosts, and shared memory inside them, where UCX finds one IPC namespace.
 _TRANSPORT = {
     "UCX_TLS": "tcp,self,sm",
     "UCX_NET_DEVICES": "eth0",
@@ -41,7 +41,7 @@ _TRANSPORT = {
     "FI_TCP_IFACE": "eth0",
     "GLOO_SOCKET_IFNAME": "eth0",
 }
-#: The same for Open MPI.
+#: Like `_TRANSPORT`, for Open MPI.
 _OPEN_MPI_TRANSPORT = {
     "btl": "tcp,vader,self",
     "btl_tcp_if_include": "eth0",
@@ -51,7 +51,7 @@ _OPEN_MPI_TRANSPORT = {
 
 
 def find_mpiexec() -> str:
-    """MPICH's mpiexec, the one beside this Python before others; FileNotFoundError without one."""
+    """Find MPICH's mpiexec, preferably the one beside this Python; FileNotFoundError if there is none."""
     beside = Path(sys.executable).with_name("mpiexec")
     paths = [str(beside)] * beside.exists() + [path for path in [shutil.which("mpiexec")] if path]
     for path in paths:
@@ -96,7 +96,7 @@ def run(
             finally:
                 for timer in timers:
                     timer.cancel()
-    # Ranks that outlive an aborted mpiexec would take the next program's share of the cores.
+    # Ranks that outlive an aborted mpiexec would slow the next program down.
     watchdog.kill(lab.name)
     done = subprocess.CompletedProcess(command, process.returncode, output, errors)
     if check:
@@ -105,12 +105,12 @@ def run(
 
 
 def _drop(lab: Lab, host: int, seconds: float) -> list[threading.Timer]:
-    """Actions when a link drops, and after that if the program goes on.
+    """Timers that drop a link, and that end the program later if it still runs.
 
-    MPICH may wait for ever for a peer whose connection UCX gave up, and mpiexec has nothing to send to the
-    lost host and so does not notice. Clusters have keep-alives for this: here mpiexec's connections to the
-    host are closed when their time would be up, upon which it ends the program. Where the kernel cannot
-    close them, the program is killed.
+    MPICH may wait forever for a peer whose connection UCX gave up. mpiexec does not notice the lost host
+    either, because it has nothing to send to it. On clusters keep-alives solve this. Here mpiexec's
+    connections to the host are closed at the time when keep-alives would expire, and mpiexec then ends the
+    program. If the kernel cannot close them, the program is killed.
     """
     lost = seconds + lab.LOST_SECONDS
     close = ["ip", "netns", "exec", lab.head, "ss", "-K", "dst", lab.address(host)]
@@ -129,7 +129,7 @@ def _command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -> list[st
     for name, value in _TRANSPORT.items():
         command += ["-genv", name, value]
     if lab.hosts * ppn > len(set().union(*_cores_of_hosts(lab))):
-        command += ["-genv", "MPIR_CVAR_POLLS_BEFORE_YIELD", "1"]  # a rank that waits is in another's way
+        command += ["-genv", "MPIR_CVAR_POLLS_BEFORE_YIELD", "1"]  # a rank that spins takes another's core
     if argv[0] not in ("-n", "-np"):
         command += ["-n", str(lab.hosts * ppn)]
     return [*command, *argv]
@@ -156,7 +156,7 @@ def _write_launcher(lab: Lab, folder: Path) -> Path:
 
 
 def _cores_of_hosts(lab: Lab) -> list[list[int]]:
-    """Cores of each host: its own, or the same for all; more hosts than cores take them in turn."""
+    """Cores of each host: its own, or the same for all. More hosts than cores share them in turn."""
     cores = sorted(os.sched_getaffinity(0))
     if lab.shared_cores:
         return [cores[: lab.cores_per_host or len(cores)]] * lab.hosts

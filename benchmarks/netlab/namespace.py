@@ -1,4 +1,4 @@
-"""A host's namespaces: the network's, from outside (sysctls, sockets, bytes); a process holds the others."""
+"""A host's namespaces: its network namespace seen from outside, and a process that holds the others."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["connected", "hold_host", "inside", "port_bytes", "throughput", "writ
 T = TypeVar("T")
 _CLONE_NEWNET = 0x40000000
 _CHUNK = 1 << 18
-#: Ends with its input, and the namespaces and the shared memory with the last process in them.
+#: Script that ends when its input is closed. Namespaces and shared memory end with the last process in them.
 _HOLD = 'mount -t tmpfs tmpfs /dev/shm && hostname "$0" && echo && exec cat >&2'
 
 
 def inside(namespace: str, function: Callable[[], T]) -> T:
-    """Call a function in a network namespace; the sockets that it makes stay there.
+    """Call a function in a network namespace; sockets that it makes stay in that namespace.
 
-    Only a thread joins the namespace, and it ends with the call: the process stays where it is.
+    Only a new thread joins the namespace, and it ends with the call: the process does not move.
     """
 
     def task() -> T:
@@ -41,10 +41,10 @@ def inside(namespace: str, function: Callable[[], T]) -> T:
 
 
 def hold_host(hostname: str) -> subprocess.Popen:
-    """Start a process with IPC, UTS and mount namespaces of its own: a host name, and memory to share.
+    """Start a process with its own IPC, UTS and mount namespaces: a host name, and memory to share.
 
-    MPI and UCX share memory where these agree: System V's is that of the IPC namespace, POSIX's is a file
-    in ``/dev/shm``. The process writes a line when all is set up and ends when its input is closed.
+    MPI and UCX share memory inside these namespaces: System V's belongs to the IPC namespace, POSIX's is a
+    file in ``/dev/shm``. The process writes a line when it is set up and ends when its input is closed.
     """
     command = ["unshare", "--ipc", "--uts", "--mount", "--propagation", "slave", "sh", "-c", _HOLD, hostname]
     pipe = subprocess.PIPE
@@ -54,7 +54,7 @@ def hold_host(hostname: str) -> subprocess.Popen:
 def port_bytes(device: str = "eth0") -> tuple[int, int]:
     """Bytes that this namespace's network interface sent and received, headers included.
 
-    On a rank in a lab, the counts of its host.
+    A rank in a lab gets the counts of its host.
     """
     for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
         name, _, counts = line.partition(":")
@@ -65,7 +65,7 @@ def port_bytes(device: str = "eth0") -> tuple[int, int]:
 
 
 def write_sysctl(namespace: str, settings: dict[str, int]) -> None:
-    """Set kernel parameters below ``net`` in a namespace, those that this kernel has."""
+    """Set kernel parameters below ``net`` in a namespace, except those that this kernel lacks."""
 
     def write() -> None:
         for name, value in settings.items():
@@ -77,17 +77,17 @@ def write_sysctl(namespace: str, settings: dict[str, int]) -> None:
 
 
 def connected(source: str, target: str, address: str, seconds: float) -> tuple[socket.socket, socket.socket]:
-    """A TCP connection between two namespaces, tried until it stands.
+    """Connect two namespaces by TCP, with retries.
 
     Returns
     -------
     tuple of socket
-        The end in `source` and the end in `target`, which has the address.
+        The end in `source` and the end in `target`, whose address is used.
 
     Raises
     ------
     TimeoutError
-        Where it does not stand after so many seconds.
+        If there is no connection after the given number of seconds.
     """
     deadline = time.monotonic() + seconds
     with inside(target, lambda: socket.create_server((address, 0))) as server:
@@ -109,7 +109,7 @@ def connected(source: str, target: str, address: str, seconds: float) -> tuple[s
 
 
 def throughput(sender: socket.socket, receiver: socket.socket, nbytes: int) -> float:
-    """Bytes per second that arrive over a connection, from the first one to the last."""
+    """Bytes per second that arrive over a connection, timed from the first byte to the last."""
     chunk = os.urandom(_CHUNK)
 
     def send() -> None:

@@ -1,10 +1,10 @@
-"""Removes a lab whatever happened to the process that made it.
+"""Remove a lab, whatever happens to the process that made it.
 
 The lab starts this file as a script and holds the other end of its standard input. When the owner leaves
-the lab, or dies of whatever signal, that pipe closes and the namespaces go: there is one way out only.
-Should both processes be killed, the next lab finds the remains by the owner that their names carry.
+the lab, or dies of any signal, that pipe closes and the script removes the namespaces; no other code does.
+If both processes are killed, the next lab finds the remains by the owner in their names.
 
-Standard library only, and nothing from this package: the script starts in milliseconds.
+The script imports the standard library only, so that it starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAME = re.compile(r"(netlab-(\d+)-(\d+)-\d+)\.\w+")
 
 
 def started(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot; with its id this names a process for good."""
+    """Start of a process in clock ticks since boot; together with its id it is unique."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return int(stat.read().rpartition(")")[2].split()[19])
@@ -34,17 +34,17 @@ def started(pid: int) -> int | None:
 
 
 def new_name(number: int) -> str:
-    """A name for this process's lab of that number."""
+    """Name for a lab of this process, by its number."""
     return f"netlab-{os.getpid()}-{started(os.getpid())}-{number}"
 
 
 def namespaces(lab: str) -> list[str]:
-    """The namespaces of a lab that exist."""
+    """The existing namespaces of a lab."""
     return sorted(entry for entry in _entries() if entry.startswith(lab + "."))
 
 
 def stale() -> list[str]:
-    """Labs whose owner is gone."""
+    """Names of labs whose owner has exited."""
     matches = filter(None, map(_NAME.fullmatch, _entries()))
     return sorted({m[1] for m in matches if started(int(m[2])) != int(m[3])})
 
@@ -55,7 +55,7 @@ def processes(lab: str) -> list[int]:
 
 
 def kill(lab: str) -> None:
-    """Kill every process inside a lab, and those that they start meanwhile."""
+    """Kill every process inside a lab, including those started meanwhile."""
     for _ in range(20):
         pids = processes(lab)
         if not pids:
@@ -67,7 +67,7 @@ def kill(lab: str) -> None:
 
 
 def remove(lab: str) -> None:
-    """Kill what runs in a lab and take its namespaces down; its links go with them."""
+    """Kill all processes in a lab and delete its namespaces and with them its links."""
     kill(lab)
     for name in namespaces(lab):
         _ip("delete", name)
@@ -80,7 +80,7 @@ def _entries() -> list[str]:
 
 
 def _ip(*args: str) -> str:
-    # Two removers may meet (a watchdog and the next lab), so a name that is gone already is no error.
+    # A watchdog and the next lab may both remove a name, so a missing name is no error.
     return subprocess.run(["ip", "netns", *args], capture_output=True, text=True).stdout
 
 

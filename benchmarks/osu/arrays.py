@@ -1,4 +1,4 @@
-"""The libraries whose arrays the benchmarks can send, and plain MPI for those that lie on a GPU."""
+"""The libraries whose arrays the benchmarks can send, and plain MPI for arrays on a GPU."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Library:
     ----------
     name : str
     put : callable
-        An array of this library with the values of a NumPy one, in memory of its own.
+        Copies a NumPy array into a new array of this library.
     get : callable
-        The values as a NumPy array in host memory; a view where they lie there.
+        Returns the values as a NumPy array in host memory, as a view if they are already there.
     write : callable
-        ``write(array, values)`` puts a NumPy array's values into an array.
+        ``write(array, values)`` copies a NumPy array's values into an array.
     wait : callable or None
-        Until the GPU has done what it was told to; None for arrays in host memory.
+        Waits until the GPU has finished its work; None for arrays in host memory.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Library:
 
 
 def library(name: str) -> Library:
-    """The library of that name; ImportError or ValueError, with the reason, where there is none."""
+    """The library of that name; ImportError or ValueError with the reason if it cannot be used."""
     if name not in LIBRARIES:
         raise ValueError(f"unknown arrays {name!r}; known are {', '.join(LIBRARIES)}")
     try:
@@ -88,7 +88,7 @@ def _torch(device: str = "cpu") -> Library:
         raise ValueError("arrays of torch-cuda need a GPU, and torch finds none")
 
     def tensor(values: np.ndarray) -> torch.Tensor:
-        if values.dtype.kind == "V":  # bfloat16, of which torch.from_numpy knows nothing
+        if values.dtype.kind == "V":  # bfloat16, which torch.from_numpy does not take
             return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(values)
 
@@ -113,8 +113,8 @@ LIBRARIES: dict[str, Callable[[], Library]] = {
 class Staged:
     """Plain MPI for arrays on a GPU: copied to the host, sent, copied back.
 
-    What a program does with an MPI that knows nothing of GPUs. Arrays come in the places that the
-    benchmarks give them; everything else is the communicator's own.
+    A program does this with an MPI that is not GPU-aware. Only calls with the arguments that the benchmarks
+    use are staged; everything else is the communicator's own.
     """
 
     def __init__(self, comm: MPI.Intracomm, arrays: Library):
@@ -124,7 +124,7 @@ class Staged:
         return getattr(self._comm, name)
 
     def _host(self, buffer):
-        """The same on the host, of an array or of one with counts."""
+        """Copy an argument to the host: an array, or an array with counts."""
         if isinstance(buffer, tuple):
             return self._arrays.get(buffer[0]), buffer[1]
         return None if buffer is None else self._arrays.get(buffer)

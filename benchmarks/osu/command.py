@@ -41,7 +41,7 @@ def main(operation: str, argv: list[str] | None = None, name: str = "") -> None:
 
 
 def ended(command: click.Command, argv: list[str] | None, name: str, obj: object = None) -> int:
-    """The exit status of a command that all ranks run, which returns whether its results were right."""
+    """Run a command on all ranks; return the exit status, 1 if the command returns False (wrong results)."""
     world = MPI.COMM_WORLD
     status = 0
     try:
@@ -49,12 +49,12 @@ def ended(command: click.Command, argv: list[str] | None, name: str, obj: object
         # --help returns 0.
         status = 1 if sound is False else 0
     except click.ClickException as error:
-        # All ranks read the same options, so all come here, unless files differ between hosts.
+        # Every rank raises this, because all read the same options, unless files differ between hosts.
         if world.rank == 0:
             error.show()
-        _await_others(world)  # since the first rank that exits ends them all
+        _await_others(world)  # the first rank that exits ends the others
         status = error.exit_code
-    except click.Abort:  # by Ctrl-C, which all ranks are told
+    except click.Abort:  # Ctrl-C, which reaches all ranks
         world.Abort(128 + signal.SIGINT)
     except Exception:
         traceback.print_exc()
@@ -64,7 +64,7 @@ def ended(command: click.Command, argv: list[str] | None, name: str, obj: object
 
 
 def _await_others(world: MPI.Intracomm, seconds: float = 2.0) -> None:
-    """A barrier that a rank leaves after some seconds where others do not come."""
+    """Wait in a barrier, but only for some seconds if other ranks do not reach it."""
     barrier = world.Ibarrier()
     deadline = time.monotonic() + seconds
     while not barrier.Test() and time.monotonic() < deadline:
@@ -72,7 +72,7 @@ def _await_others(world: MPI.Intracomm, seconds: float = 2.0) -> None:
 
 
 def data_options(command: Callable) -> Callable:
-    """``--data`` and ``--dtype``."""
+    """Add the options ``--data`` and ``--dtype``."""
     for option in (
         click.option("--dtype", type=DType(), help="Type of the values. [default: a .npy file's, else f4]"),
         click.option(
@@ -86,7 +86,7 @@ def data_options(command: Callable) -> Callable:
 
 
 def look_first(world: MPI.Intracomm, json: Path | None, plot: Path | None = None) -> None:
-    """ClickException, said once, where results could not be written; collective."""
+    """Check that results can be written; else all ranks fail, and one prints the reason; collective."""
     if world.rank:
         json = plot = None
 
@@ -199,11 +199,11 @@ def communicators(
     control: bool = False,
     shape: str | None = None,
 ) -> dict[str, Any]:
-    """Plain MPI, if asked for the same again and gloo, then communicators for each codec, as given."""
+    """Plain MPI, optionally plain MPI again as a control and gloo, then a communicator for each codec."""
     comms: dict[str, Any] = {"mpi": MPI.COMM_WORLD}
     if values.arrays.wait is not None:
         comms["mpi"] = Staged(MPI.COMM_WORLD, values.arrays)
-    elif values.dtype.kind == "V":  # mpi4py knows no bfloat16; this only names the type for it
+    elif values.dtype.kind == "V":  # mpi4py lacks bfloat16; this Comm only supplies the type
         from compcoll import Comm
 
         comms["mpi"] = Comm(MPI.COMM_WORLD.Dup(), min_nbytes=1 << 60)
@@ -229,7 +229,7 @@ def communicators(
 
 
 def _variant(op: str, values: Source, gloo: bool, window: int | None, axes: str | None) -> Operation:
-    """The operation with what it is given besides."""
+    """The operation with its optional arguments."""
     found = OPERATIONS[op]
     if op == "alltoallw" and (gloo or values.arrays.name != "numpy" or values.dtype.kind not in "fiu"):
         raise ValueError("alltoallw goes with arrays of numpy, of types that MPI knows, and without --gloo")
@@ -246,14 +246,14 @@ def _variant(op: str, values: Source, gloo: bool, window: int | None, axes: str 
 
 
 def _packed(op: str, comms: dict[str, Any]) -> dict[str, Any]:
-    """Communicators as given, with blocks that MPI packs before."""
+    """Wrap communicators so that MPI packs the blocks beforehand."""
     if op != "alltoallw":
         raise ValueError(f"{op} has no datatypes to pack; --pack is for alltoallw")
     return {f"{name} packed": Packed(comm) for name, comm in comms.items()}
 
 
 def _pickled(op: str, comms: dict[str, Any], values: Source) -> dict[str, Any]:
-    """The same communicators with objects for arrays."""
+    """Wrap communicators so that they send arrays as objects."""
     if op not in PICKLED:
         raise ValueError(f"there are no objects in {op}; --pickle is for {', '.join(PICKLED)}")
     if values.arrays.name != "numpy" or "gloo" in comms:

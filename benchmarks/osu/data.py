@@ -1,4 +1,4 @@
-"""Data of the benchmarks: message sizes, and values of a file or smooth ones with noise."""
+"""Data of the benchmarks: message sizes, and values from a file or a smooth signal with noise."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SYNTHETIC_VALUES = 1 << 20
 
 @dataclass(frozen=True)
 class Source:
-    """The benchmarks' only source of data: arrays of one library, with the values of one rank.
+    """Source of all benchmark data: arrays of one library, with the values of one rank.
 
     Attributes
     ----------
     base : numpy.ndarray
-        The values, repeated where more are asked for.
+        The values, repeated if more are requested.
     arrays : Library
     """
 
@@ -41,11 +41,11 @@ class Source:
         return self.arrays.put(np.resize(self.base, n))
 
     def empty(self, n: int) -> Any:
-        """An array of n values whatever."""
+        """An array of n arbitrary values."""
         return self.arrays.put(np.empty(n, self.dtype))
 
     def spoil(self, array: Any) -> None:
-        """Overwrite an array with bytes of 255: NaN, or -1."""
+        """Overwrite an array with bytes of 255, which are NaN or -1."""
         n = self.host(array).size
         self.arrays.write(array, np.full(n * self.dtype.itemsize, 0xFF, np.uint8).view(self.dtype))
 
@@ -55,7 +55,7 @@ class Source:
 
 
 def size_list(text: str) -> list[int]:
-    """``4:256M`` as 4, 8, ... 268435456; ``1K:1M:4`` in steps of four; ``1K,1M`` as these two."""
+    """Parse sizes: ``4:256M`` is 4, 8, ... 268435456; ``1K:1M:4`` has steps of four; ``1K,1M`` is a list."""
     if ":" not in text:
         return [_size(part) for part in text.split(",")]
     first, last, *rest = text.split(":")
@@ -77,7 +77,7 @@ def _size(text: str) -> int:
 
 
 def codec_list(text: str) -> list[str]:
-    """Codec specs, separated by commas as their options are: ``a:x=1,y=2,b`` is ``a:x=1,y=2`` and ``b``."""
+    """Split codec specs at commas, which separate options too: ``a:x=1,y=2,b`` is ``a:x=1,y=2`` and ``b``."""
     specs: list[str] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         if "=" in part and ":" not in part:
@@ -90,18 +90,18 @@ def codec_list(text: str) -> list[str]:
 
 
 def source(file: Path | None, dtype: np.dtype | None, rank: int, arrays: str = "numpy") -> Source:
-    """Values for one rank, repeated where more are asked for than there are.
+    """Values for one rank, repeated if more are requested than there are.
 
     Parameters
     ----------
     file : path or None
-        A .npy file, or values without a header, of which every rank begins at another place. None makes a
+        A .npy file, or values without a header; every rank begins at another position in it. None makes a
         sine with Gaussian noise of a thousandth of its height, times 1000 for integers.
     dtype : numpy.dtype or None
         None: that of the .npy file, else float32.
     rank : int
     arrays : str
-        The library whose arrays are wanted.
+        Name of the library whose arrays are used.
     """
     if file is None:
         base = _synthetic(dtype or np.dtype("f4"), rank)
@@ -117,6 +117,6 @@ def _synthetic(dtype: np.dtype, rank: int) -> np.ndarray:
     noise = np.random.default_rng(rank).normal(0.0, 1e-3, _SYNTHETIC_VALUES)
     values = np.sin(np.arange(_SYNTHETIC_VALUES) / 160.0 + rank) + noise
     if dtype.kind in "iu":
-        # Small enough for the sums of many ranks, and for unsigned integers none below zero.
+        # Small enough for sums over many ranks, and never negative for unsigned integers.
         values = np.rint((values + 2.0) * min(1000.0, np.iinfo(dtype).max / 64))
     return values.astype(dtype)

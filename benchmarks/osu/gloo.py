@@ -18,14 +18,14 @@ _SIOCGIFADDR = 0x8915
 
 
 class Gloo:
-    """The methods of a communicator that the benchmarks call, carried out by gloo.
+    """The communicator methods that the benchmarks call, carried out by gloo.
 
-    Making one is collective over the ranks of ``comm``. Arrays are NumPy's or torch's, in host memory.
+    The constructor is collective over the ranks of ``comm``. Arrays are NumPy's or torch's, in host memory.
 
     Raises
     ------
     ImportError, ValueError
-        Without torch, and where torch was built without gloo.
+        Without torch, or if torch was built without gloo.
     """
 
     def __init__(self, comm: MPI.Intracomm):
@@ -37,7 +37,7 @@ class Gloo:
         self._torch, self._dist = torch, dist
         self.rank, self.size = comm.rank, comm.size
         limit = timedelta(seconds=300)
-        # Rank 0 listens where the system finds a port, and tells the others.
+        # Rank 0 listens on a port that the system chooses, and broadcasts it.
         store = dist.TCPStore(_address(), 0, comm.size, True, limit, False) if comm.rank == 0 else None
         place = comm.bcast(None if store is None else (store.host, store.port))
         if store is None:
@@ -51,11 +51,11 @@ class Gloo:
         self._dist.destroy_process_group()
 
     def _newest(self, name: str, old: str) -> Any:
-        """A function of torch.distributed, which has renamed some."""
+        """A function of torch.distributed by its newest name; torch has renamed some."""
         return getattr(self._dist, name, None) or getattr(self._dist, old)
 
     def _tensor(self, array):
-        """The same memory as a tensor."""
+        """A tensor on the array's memory."""
         if not isinstance(array, np.ndarray):
             return array
         if id(array) not in self._tensors:
@@ -63,7 +63,7 @@ class Gloo:
             values = array.view(np.int16) if array.dtype.kind == "V" else array
             tensor = torch.from_numpy(values)
             tensor = tensor.view(torch.bfloat16) if array.dtype.kind == "V" else tensor
-            self._tensors[id(array)] = array, tensor  # the array too, so that its id stays its own
+            self._tensors[id(array)] = array, tensor  # keeps the array alive, so that its id is not reused
         return self._tensors[id(array)][1]
 
     def Allgather(self, send, recv) -> None:
@@ -90,7 +90,7 @@ class Gloo:
         self._dist.barrier()
 
     def Reduce(self, send, recv, root: int = 0) -> None:
-        # Gloo forms the sum in what it is given, on every rank.
+        # Gloo writes the sum into its input, on every rank.
         total = self._tensor(send).clone() if recv is None else self._tensor(recv).copy_(self._tensor(send))
         self._dist.reduce(total, root)
 
@@ -125,12 +125,12 @@ class Gloo:
 
 
 def _whole(buffer):
-    """The array of one with counts, which are equal in all benchmarks."""
+    """The array without its counts, which are equal in all benchmarks."""
     return buffer[0] if isinstance(buffer, tuple) else buffer
 
 
 def _address() -> str:
-    """This host's address: of the interface that gloo is told to use, else of its name, else loopback."""
+    """This host's address: of gloo's configured interface, else of the host's name, else loopback."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     if interface:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

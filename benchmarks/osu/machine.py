@@ -1,4 +1,4 @@
-"""Context of a figure: the machine, and the commit that is checked out. Starts no MPI."""
+"""Context of a figure: the machine, and the commit that is checked out. This module does not start MPI."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def machine() -> dict[str, object]:
 
 
 def _processor() -> str:
-    """The model where the system tells it, else the architecture."""
+    """The processor's model if the system reports it, else the architecture."""
     try:
         with open("/proc/cpuinfo") as info:
             return next(entry.split(":", 1)[1].strip() for entry in info if entry.startswith("model name"))
@@ -25,7 +25,7 @@ def _processor() -> str:
 
 
 def commit() -> str | None:
-    """The checked-out commit, ``-dirty`` where more than results differs; None outside a repository."""
+    """The checked-out commit, with ``-dirty`` if more than results differ; None outside a repository."""
     here = Path(__file__).parent
 
     def git(*words: str) -> str:

@@ -1,7 +1,7 @@
-"""The operations that the benchmarks time: one table, in the manner of OSU's.
+"""The operations that the benchmarks time, in one table like OSU's.
 
-Each entry prepares its buffers on one rank, from a communicator, a source of values and the number of values
-in the buffer that a rank passes, and returns a `Case`.
+Each entry takes a communicator, a source of values and the number of values in the buffer that a rank passes,
+prepares the buffers on one rank, and returns a `Case`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "rounding",
 ]
 
-#: Messages on their way at once in the bandwidth tests; OSU has 64, which is much memory for large ones.
+#: Messages in flight at once in the bandwidth tests. OSU has 64, which need much memory if they are large.
 WINDOW = 16
 
 
@@ -43,15 +43,15 @@ class Case:
     Attributes
     ----------
     call : callable
-        Does the operation on the communicator that it is given.
+        Does the operation on a given communicator.
     result : array
-        What this rank received, of the source's library; empty where it receives nothing.
+        Receive buffer, of the source's library; empty if this rank receives nothing.
     moved : float
         Bytes that the busiest rank has to send or receive.
     reset : callable
-        Restores the input where a call overwrites it; not timed.
+        Restores the input if a call overwrites it; not timed.
     repeats : int
-        Messages in a row in one call; the time of a row is that of one.
+        Messages in a row in one call; reported times are per message.
     rounding : float
         Error that the additions of a reduction can make.
     parts : int
@@ -67,7 +67,7 @@ class Case:
     parts: int = 1
 
     def rounded(self, n: int) -> int:
-        """Values of a buffer that was to have n."""
+        """Number of values in the buffer if n are requested."""
         return self.parts * max(1, n // self.parts)
 
 
@@ -84,19 +84,19 @@ def rounding(comm: MPI.Comm, send: np.ndarray) -> float:
 
 
 def peer_of(comm: MPI.Comm) -> int | None:
-    """The partner of a rank in a benchmark of two ranks, None for those that watch."""
+    """The partner of a rank in a benchmark of two ranks; None for all other ranks."""
     if comm.size < 2:
         raise ValueError("messages from rank 0 to rank 1 need 2 ranks, and there is 1: mpiexec -n 2")
     return 1 - comm.rank if comm.rank < 2 else None
 
 
 def in_window(comm) -> bool:
-    """Whether messages may all be on their way at once: not where arrays go through the host first."""
+    """True if messages may be in flight at once, which arrays that are staged through the host cannot be."""
     return isinstance(comm, MPI.Comm)
 
 
 def partner_of(comm: MPI.Comm) -> int | None:
-    """The partner of a rank where those of the first half and those of the second are pairs."""
+    """The partner of a rank if ranks of the first half pair with ranks of the second half."""
     if comm.size < 2:
         raise ValueError("pairs of ranks need 2 ranks, and there is 1: mpiexec -n 2")
     half = comm.size // 2
@@ -135,7 +135,7 @@ def _alltoall(comm: MPI.Comm, values: Source, n: int, *, counted: bool) -> Case:
 
 
 def _alltoallw(comm: MPI.Comm, values: Source, n: int, *, axes: tuple[int, int] = (0, 1)) -> Case:
-    """Slabs of one axis of a field become slabs of another, by a subarray for each peer, as in mpi4py-fft."""
+    """Redistribute slabs of a field from one axis to another by subarrays, as mpi4py-fft does."""
     before, behind = axes
     size, block = comm.size, max(1, n // comm.size)
     side = max(1, round(block ** (1 / 3)))
@@ -159,11 +159,11 @@ def _alltoallw(comm: MPI.Comm, values: Source, n: int, *, axes: tuple[int, int] 
 
 
 def _bcast(comm: MPI.Comm, values: Source, n: int) -> Case:
-    """All ranks receive rank 0's message."""
+    """Rank 0 sends its message to all ranks."""
     original, buffer = values.host(values(n)), values(n)
 
     def reset() -> None:
-        # A lossy broadcast leaves the decoded values at its root as well.
+        # A lossy broadcast writes the decoded values at its root as well.
         if comm.rank == 0:
             values.arrays.write(buffer, original)
 
@@ -171,7 +171,7 @@ def _bcast(comm: MPI.Comm, values: Source, n: int) -> Case:
 
 
 def _summed(comm: MPI.Comm, values: Source, n: int, *, op: str) -> Case:
-    """The sum of all messages arrives on all ranks, on rank 0, or a part of it on each."""
+    """The sum of all messages arrives on all ranks, or on rank 0, or a part of it on each rank."""
     parts = comm.size if op == "Reduce_scatter_block" else 1
     part = max(1, n // parts)
     send = values(parts * part)
@@ -183,7 +183,7 @@ def _summed(comm: MPI.Comm, values: Source, n: int, *, op: str) -> Case:
 
 
 def _barrier(comm: MPI.Comm, values: Source, n: int) -> Case:
-    """All ranks wait for each other; no bytes, so that sizes do not matter."""
+    """Barrier: no bytes are sent, so that sizes do not matter."""
     return Case(lambda c: c.Barrier(), values.empty(0), 0.0)
 
 
@@ -191,7 +191,7 @@ def _barrier(comm: MPI.Comm, values: Source, n: int) -> Case:
 
 
 def _latency(comm: MPI.Comm, values: Source, n: int, *, peer_of: Callable[[MPI.Comm], int | None]) -> Case:
-    """Ping-pong of a rank and its peer; the time is that of one message."""
+    """Ping-pong between a rank and its peer; the reported time is one message's."""
     peer = peer_of(comm)
     send, recv = values(n), values.empty(n if peer is not None else 0)
 
@@ -217,10 +217,10 @@ def _bandwidth(
     pairs: bool = False,
     window: int = WINDOW,
 ) -> Case:
-    """A window of messages to a peer, which answers when it has them all; the time is that of one message."""
+    """A window of messages to a peer, which replies when it has all; the reported time is one message's."""
     peer = peer_of(comm)
     sends = peer is not None and comm.rank < peer
-    # The messages land in one place: OSU's do too, and a window of large ones may not fit in memory.
+    # Messages are received into one buffer, as in OSU: a window of large ones may not fit in memory.
     send, recv = values(n), values.empty(0 if sends or peer is None else n)
     answer = np.zeros(1, np.uint8)
 
@@ -239,7 +239,7 @@ def _bandwidth(
 
 
 def _both_ways(comm: MPI.Comm, values: Source, n: int, *, window: int = WINDOW) -> Case:
-    """A window of messages between ranks 0 and 1 in both directions at once; the time is one pair's."""
+    """Windows of messages between ranks 0 and 1 both ways at once; the reported time is one pair's."""
     peer = peer_of(comm)
     send, recv = values(n), values.empty(n if peer is not None else 0)
 
@@ -269,7 +269,7 @@ def _exchange(comm: MPI.Comm, values: Source, n: int) -> Case:
 
 
 def _request_reply(comm: MPI.Comm, values: Source, n: int) -> Case:
-    """Rank 0 posts the receive of a reply, sends a request and waits; the time is that of one message."""
+    """Rank 0 posts the receive of a reply, sends a request and waits; the reported time is one message's."""
     peer = peer_of(comm)
     send, recv = values(n), values.empty(n if peer is not None else 0)
 
@@ -306,7 +306,7 @@ COLLECTIVES: dict[str, Operation] = {
     "scatter": partial(_scattered, op="Scatter", counted=False),
     "scatterv": partial(_scattered, op="Scatterv", counted=True),
 }
-#: Operations of two ranks, or of many pairs.
+#: Operations of two ranks, or of pairs of ranks.
 MESSAGES: dict[str, Operation] = {
     "bibw": _both_ways,
     "bw": partial(_bandwidth, peer_of=peer_of),
@@ -316,8 +316,8 @@ MESSAGES: dict[str, Operation] = {
     "request_reply": _request_reply,
     "sendrecv": _exchange,
 }
-#: Operations with several messages on their way at once.
+#: Operations with several messages in flight at once.
 WINDOWED = ("bibw", "bw", "mbw_mr")
-#: Nonblocking forms, timed beside a computation.
+#: Nonblocking collectives, timed beside a computation.
 NONBLOCKING = tuple(f"i{op}" for op in COLLECTIVES if op != "barrier")
 OPERATIONS = dict(sorted((COLLECTIVES | MESSAGES).items()))

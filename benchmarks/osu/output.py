@@ -46,7 +46,7 @@ def describe(
 
 
 def environment() -> dict[str, object]:
-    """Machine, versions, and the commit that is checked out where there is one."""
+    """Machine, versions, and the checked-out commit if there is one."""
     versions = {"python": platform.python_version(), "numpy": np.__version__, "mpi": _mpi_version()}
     versions |= {name: sys.modules[name].__version__ for name in _PACKAGES if name in sys.modules}
     settings = {key: value for key, value in sorted(os.environ.items()) if key.startswith("UCX_")}
@@ -58,7 +58,7 @@ def environment() -> dict[str, object]:
 
 
 def as_json(document: object) -> str:
-    """A document as JSON, which knows neither infinity nor NaN: null stands for them."""
+    """A document as JSON, with null for infinity and NaN, which JSON lacks."""
     return json.dumps(_finite(document), indent=1, allow_nan=False) + "\n"
 
 
@@ -122,6 +122,6 @@ def plot(about: dict, rows: Sequence[Row], path: Path) -> None:
 
 
 def _mpi_version() -> str:
-    """Name and number alone: the library's own text goes on for pages."""
+    """Name and version only: the MPI library's own text may be pages long."""
     words = MPI.Get_library_version().replace("\0", "").split("\n")[0].replace("\t", " ").split()
     return " ".join(word for word in words if not word.endswith("Version:")) or "unknown"

@@ -1,14 +1,14 @@
-"""Nonblocking collectives beside a computation, as OSU's benchmarks have them.
+"""Nonblocking collectives beside a computation, as in OSU's benchmarks.
 
 ``python -m benchmarks.osu ialltoall [OPTIONS]``, or ``compcoll bench ialltoall``.
 
-A collective is timed alone, begun and waited for at once. Then it is begun, as much is computed as takes the
-same time, and it is waited for. The overlap is what of its own time does not come on top of the computation:
-``100 (1 - (total - compute) / alone)`` percent, at least 0, with the time that the computation really took
-there, as OSU has it. Beside it stand the slowdown of the computation, against the same
-computation alone, and the processor time of the thread that progresses the call: with a core to spare, it
-slows nothing. Times are means over the ranks, and medians over the calls. Plain MPI and every codec take
-turns in one loop.
+First a collective is timed alone: started and waited for at once. Then it is started, a computation runs that
+takes as long alone, and the collective is waited for. The overlap is the part of the collective's time that
+the computation hides: ``100 (1 - (total - compute) / alone)`` percent, at least 0, where ``compute`` is the
+time that the computation took there, as in OSU's benchmarks. Two more columns show the slowdown of the
+computation, compared with the same computation alone, and the processor time of the thread that progresses
+the call, which slows nothing if there is a spare core. Times are means over ranks, and medians over calls.
+Plain MPI and every codec take turns in one loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COLUMNS = (
     f"{'bytes':>11} {'codec':<20} {'alone us':>12} {'compute us':>12} {'total us':>12} {'overlap %':>10} "
     f"{'slowed %':>9} {'cpu us':>10}"
 )
-#: Values of the computation's matrix in each direction: it fits into a core's own cache.
+#: Rows and columns of the computation's matrix, which fits into a core's own cache.
 _EDGE = 96
 
 
@@ -51,17 +51,17 @@ class Row:
         ``"mpi"`` or the spec of the codec.
     iters : int
     alone, compute, total : float
-        Seconds of the call waited for at once, of the computation without a call, of both together.
+        Seconds of the call waited for at once, of the computation without a call, and of both together.
     beside : float
-        Seconds of the computation while the call is under way.
+        Seconds of the computation while the call is in flight.
     overlap, slowed : float
         Percent.
     processor_seconds : float
-        What all threads but the computing one take of processors, from the beginning of the call to its end.
+        Processor time of all threads but the computing one, from the start of the call to its completion.
     accelerated : bool
-        False where the call went to MPI unchanged.
+        False if the call was passed to MPI unchanged.
     sound : bool
-        Whether the results of both ways to call are equal.
+        True if the nonblocking and the blocking call give equal results.
     """
 
     nbytes: int
@@ -79,7 +79,7 @@ class Row:
 
 
 class _Begun:
-    """A communicator whose collectives only begin; the last one is `request`."""
+    """A communicator that starts each collective as a nonblocking one and keeps the last `request`."""
 
     def __init__(self, comm: MPI.Intracomm):
         self._comm = comm
@@ -95,7 +95,7 @@ class _Begun:
 
 
 class _Work:
-    """A computation of so many equal steps, all in this core's registers and cache."""
+    """A computation of equal steps that stays in this core's registers and cache."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -107,7 +107,7 @@ class _Work:
             np.dot(self._matrix, self._vector, out=self._product)
 
     def seconds_per_step(self) -> float:
-        """At best, of several tries."""
+        """Least time of a step, over several tries."""
         times = []
         for _ in range(20):
             begin = MPI.Wtime()
@@ -136,7 +136,7 @@ def measure(
     order = np.random.default_rng(len(comms))  # the same on all ranks
 
     def rounds(count: int, once: Callable[[str], tuple[float, ...]]) -> dict[str, np.ndarray]:
-        """Times of each communicator: means over the ranks, medians over so many calls."""
+        """Times on each communicator: means over the ranks, medians over `count` calls."""
         times: dict[str, list] = {name: [] for name in comms}
         for _ in range(count):
             for name in order.permutation(list(comms)):
@@ -193,7 +193,7 @@ def measure(
 
 
 def _check(case: Case, comm: Any, begun: _Begun, world: MPI.Intracomm, values: Any) -> tuple[bool, bool]:
-    """Whether any rank's call did not go to MPI unchanged, and whether the blocking one gives the same."""
+    """Two flags: the call was accelerated on any rank; the nonblocking and blocking results are equal."""
     before = getattr(comm, "calls_accelerated", 0)
     values.spoil(case.result)
     case.reset()
@@ -206,7 +206,7 @@ def _check(case: Case, comm: Any, begun: _Begun, world: MPI.Intracomm, values: A
     case.call(comm)
     expected = values.host(case.result)
     same = result.tobytes() == expected.tobytes()
-    if not same and case.rounding:  # sums of three values or more have an order
+    if not same and case.rounding:  # sums of three or more values depend on the order
         same = bool(np.abs(result - expected).max() <= case.rounding)
     return world.allreduce(accelerated, MPI.LOR), world.allreduce(same, MPI.LAND)
 

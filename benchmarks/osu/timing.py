@@ -1,12 +1,12 @@
-"""The harness of the benchmarks, in the layout of OSU's: one row per size.
+"""The harness of the benchmarks, in OSU's layout: one row per size.
 
-Plain MPI and every codec run side by side in one loop, call by call and each round in another random order,
-so that whatever disturbs the machine, and what a call leaves to the next one, disturbs them alike. A call
-begins after a barrier; its time is the maximum over the ranks. The results are compared with plain MPI's
-after the loop, never inside, when the choice between ways to run has been made.
+Plain MPI and every codec alternate call by call in one loop, in a new random order each round. Disturbances
+of the machine, and effects of one call on the next, therefore affect them equally. A call begins after a
+barrier; its time is the maximum over the ranks. Results are compared with plain MPI's after the loop, when
+automatic choices have been made, and never inside it.
 
-GB/s are effective ones: bytes that the busiest rank has to move in any algorithm, uncompressed, per
-second of the median call.
+GB/s are effective: the uncompressed bytes that the busiest rank has to move in any algorithm, per second of
+the median call.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .operations import Case, Operation
 
 __all__ = ["CONTROL", "Row", "run_size"]
 
-#: The name of a second plain MPI.
+#: Name of the control, a second plain MPI.
 CONTROL = "mpi again"
 MIN_ITERS = 3
-#: Parts of a loop whose speed-ups tell how certain that of all its calls is.
+#: Parts of a loop, whose speed-ups give the standard error of the whole loop's.
 BATCHES = 10
 
 
@@ -37,32 +37,32 @@ class Row:
     Attributes
     ----------
     nbytes : int
-        Size of the buffer that a rank passes; of Alltoall all of it, of which each rank gets a part.
+        Size of the buffer that a rank passes; for Alltoall the whole buffer, not one peer's block.
     name : str
         ``"mpi"`` or the spec of the codec.
     iters : int
     seconds : dict of str to float
-        ``min``, ``median``, ``mean``, ``max`` and ``midmean``, the interquartile mean, over the calls of the
-        slowest rank's time.
+        ``min``, ``median``, ``mean``, ``max`` and ``midmean`` (interquartile mean) over the calls; a call's
+        time is the slowest rank's.
     processor_seconds : float
-        What a call takes of processors on the rank where it takes most, all its threads together; the median.
+        Median processor time of a call, over all threads of the rank where it is largest.
     gbytes_per_s : float
     speedup : float
-        Median time of plain MPI over this one's.
+        Median time of plain MPI divided by this one's.
     spread : float or None
-        Two standard errors of the speed-up, from those of the loop's parts; None where there are too few.
+        Two standard errors of the speed-up, from the loop's parts; None if there are too few calls.
     accelerated : bool
-        False where the call went to MPI unchanged.
+        False if the call was passed to MPI unchanged.
     reason : str
-        Why, as rank 0 reports it.
+        The reason, as rank 0 reports it.
     ratio : float
         Uncompressed bytes per byte on the wire, over all ranks.
     error : float
-        Largest absolute difference from plain MPI's result; inf where one of them is NaN.
+        Largest absolute difference from plain MPI's result; inf if a value is NaN.
     bound : float or None
-        The error that was promised, with that of the additions of both sums; None without a promise.
+        The promised error, plus the rounding errors of both sums; None without a promise.
     sound : bool
-        Whether the promise was kept; a bound of 0 means equal bits, up to the order of additions.
+        True if the promise was kept; a bound of 0 means equal bits, up to the order of additions.
     """
 
     nbytes: int
@@ -81,7 +81,7 @@ class Row:
     sound: bool
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """A dict for JSON."""
         return asdict(self)
 
 
@@ -104,16 +104,16 @@ def run_size(
     operation : callable
         One of `OPERATIONS`.
     comms : dict of str to MPI.Comm
-        By name; the first is the plain one that the others are compared with.
+        Communicators by name; the first one is plain, and the others are compared with it.
     values : Source
     nbytes : int
         Size of the buffer that a rank passes, rounded down to whole values, at least one for each message.
     warmup, iters : int
         Calls before and in the measurement.
     min_seconds : float
-        More calls where they take less.
+        Least time of all calls together; more calls are made to reach it.
     max_seconds : float
-        Fewer calls, but at least 3, where they would take longer.
+        Largest time of all calls together; fewer calls are made to keep it, but at least 3.
     in_a_row : int
         Calls without a barrier between them, which are timed together.
     """
@@ -164,9 +164,9 @@ def _time(
     iters: int,
     limits: tuple[float, float],
 ) -> np.ndarray:
-    """Times of calls on each communicator, of the slowest rank, and processor times, of the busiest.
+    """Times of calls on the slowest rank, and processor times on the busiest rank.
 
-    Shape (2, communicators, calls), seconds.
+    Seconds, of shape (2, communicators, calls).
     """
     order = np.random.default_rng(len(comms))  # the same on all ranks
 
@@ -190,7 +190,7 @@ def _time(
 
 
 def _spread(plain: np.ndarray, own: np.ndarray) -> float | None:
-    """Two standard errors of the ratio of medians; None where there are too few calls to tell."""
+    """Two standard errors of the ratio of medians; None if there are too few calls."""
     batches = min(BATCHES, len(own) // MIN_ITERS)
     if batches < 2:
         return None if own is not plain else 0.0
@@ -200,11 +200,11 @@ def _spread(plain: np.ndarray, own: np.ndarray) -> float | None:
 
 
 def _check(case: Case, comms: dict[str, MPI.Comm], world: MPI.Comm, values: Source) -> list[tuple]:
-    """The fields of `Row` from `accelerated` on, of each communicator."""
+    """For each communicator, the fields of `Row` from `accelerated` on."""
     checks = []
     expected = None
     for comm in comms.values():
-        # Values of the call before must not pass for this one's.
+        # Values left by the previous call must not pass for this call's result.
         values.spoil(case.result)
         case.reset()
         before = getattr(comm, "report", None)
@@ -213,10 +213,10 @@ def _check(case: Case, comms: dict[str, MPI.Comm], world: MPI.Comm, values: Sour
         report = getattr(comm, "report", None)
         result = values.host(case.result)
         expected = result.copy() if expected is None else expected
-        # Calls that a communicator does not know leave the report of an earlier one.
+        # A call that a communicator does not handle leaves an earlier call's report.
         accelerated, reason, ratio, bound = _reported(None if report is before else report, world)
         error, same = _difference(result, expected, world)
-        # Two values have but one sum; three or more have one for each order of additions.
+        # The sum of two values is unique; sums of three or more depend on the order of additions.
         exact = same or (world.size > 2 and 0.0 < error <= case.rounding)
         sound = exact if bound == 0.0 else bound is None or error <= bound + case.rounding
         if bound or (bound == 0.0 and world.size > 2):
@@ -226,14 +226,14 @@ def _check(case: Case, comms: dict[str, MPI.Comm], world: MPI.Comm, values: Sour
 
 
 def midmean(values: np.ndarray) -> float:
-    """The interquartile mean: no single value changes it much, nor which of two modes has the median."""
+    """The interquartile mean, which is robust against outliers and against a distribution with two modes."""
     ordered = np.sort(values)
     cut = ordered.size // 4
     return float(ordered[cut : ordered.size - cut].mean())
 
 
 def _reported(report, world: MPI.Comm) -> tuple[bool, str, float, float | None]:
-    """Whether any rank did not go to MPI unchanged, why, the ratio over all ranks, and the largest bound."""
+    """Accelerated on any rank, rank 0's reason, the ratio over all ranks, and the largest bound."""
     own = (False, "no report of this call", 0, 0, 0.0)
     if report is not None:
         own = (report.accelerated, report.reason, report.raw_nbytes, report.wire_nbytes, report.error_bound)
@@ -243,7 +243,7 @@ def _reported(report, world: MPI.Comm) -> tuple[bool, str, float, float | None]:
 
 
 def _difference(result: np.ndarray, expected: np.ndarray, world: MPI.Comm) -> tuple[float, bool]:
-    """Largest absolute difference on any rank, and whether all bits are equal on all of them."""
+    """Largest absolute difference on any rank, and True if all bits are equal on all ranks."""
     same = np.array_equal(result.view(np.uint8), expected.view(np.uint8))
     error = 0.0
     if not same:

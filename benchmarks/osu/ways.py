@@ -1,4 +1,4 @@
-"""Other ways for the same arrays: as objects, which are pickled, and packed before."""
+"""Other ways to send the same arrays: as pickled objects, and packed by MPI beforehand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 __all__ = ["PICKLED", "Packed", "Pickled"]
 
-#: The benchmarks that OSU has of objects.
+#: Benchmarks that OSU has for objects as well.
 PICKLED = (
     "allgather",
     "allreduce",
@@ -28,7 +28,7 @@ PICKLED = (
 
 
 class Packed:
-    """A communicator whose Alltoallw is an Alltoallv of blocks that MPI packs before and unpacks after."""
+    """A communicator whose Alltoallw packs the blocks by MPI, calls Alltoallv, and unpacks them."""
 
     def __init__(self, comm: MPI.Intracomm):
         self._comm = comm
@@ -51,10 +51,9 @@ class Packed:
 
 
 class Pickled:
-    """The methods of a communicator that the benchmarks call, by their lower-case siblings.
+    """The communicator methods that the benchmarks call, carried out by their lower-case counterparts.
 
-    What is received are new objects, as a program gets them; `settle` writes the last ones to where the
-    benchmark looks for them.
+    A call receives new objects, as in a program; `settle` copies the last ones to the benchmark's buffer.
     """
 
     def __init__(self, comm: MPI.Intracomm):
@@ -65,7 +64,7 @@ class Pickled:
         return getattr(self._comm, name)
 
     def settle(self) -> None:
-        """Put what was received last into its array."""
+        """Copy the last received objects into the array of the call."""
         self._settle()
         self._settle = _nothing
 
@@ -115,4 +114,4 @@ class Pickled:
 
 
 def _nothing() -> None:
-    """There is nothing to settle."""
+    """Do nothing: no received object is pending."""

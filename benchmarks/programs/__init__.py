@@ -16,7 +16,7 @@ from pathlib import Path
 __all__ = ["ENVIRONMENT", "INPUTS", "PROGRAMS", "Missing", "Program"]
 
 INPUTS = Path(__file__).with_name("inputs")
-#: One thread for each rank, Open MPI as root, and ranks that wait give their core away.
+#: One thread for each rank, Open MPI as root, and waiting ranks that yield their core.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -28,7 +28,7 @@ ENVIRONMENT = {
 
 
 class Missing(Exception):
-    """A program or what it needs is not installed."""
+    """A program, or something that it needs, is not installed."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Program:
     result : str
         Regular expression of the numbers that have to be equal.
     results : int
-        Fewest matches of it that a complete run prints.
+        Least number of matches that a complete run prints.
     accelerated : int
-        Fewest calls that are accelerated on two ranks.
+        Least number of calls that are accelerated on two ranks.
     files : tuple of str
         Inputs that the program expects in its folder; a ``.c`` file is compiled there.
     needs : tuple of str
@@ -55,10 +55,10 @@ class Program:
     libraries : tuple of str
         Libraries of a ``.c`` file.
     output : str
-        File with the results; empty for the standard output.
+        File with the results; empty if they are on standard output.
     environment : dict
     one_host : bool
-        Plain MPI ends it with an error between two hosts of the lab.
+        True if the program fails with plain MPI between two hosts of the lab.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Program:
         return self.command[0] == "python"
 
     def version(self) -> str:
-        """The installed version; Missing without one."""
+        """The installed version; `Missing` if the package is not installed."""
         if self.is_python:
             try:
                 return version(self.package)
@@ -94,7 +94,7 @@ class Program:
         return done.stdout.split()[-1]
 
     def prepare(self, folder: Path) -> list[str]:
-        """Put the inputs into a folder, and return the command; Missing where it cannot run here."""
+        """Put the inputs into a folder, and return the command; `Missing` if it cannot run here."""
         self.version()
         if missing := [path for path in self.needs if not Path(path).exists()]:
             raise Missing(f"{missing[0]} does not exist")

@@ -1,7 +1,7 @@
 """``python -m benchmarks.programs``: programs between two hosts, plain and under ``compcoll run``.
 
-Each run's figures go into a JSON file at once; a later start takes up where the last one stopped. The table
-on the standard output has medians of the runs there are.
+Each run's figures are written to a JSON file at once, so that a later start continues where the last one
+stopped. The table on standard output has medians of all runs in the file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Failed(Exception):
 
 
 def _run(lab: Lab, program: Program, codec: str, timeout: float) -> dict:
-    """Figures of one run; Missing or _Failed where there are none."""
+    """Run a program once and return its figures; `Missing` or `_Failed` if there are none."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = program.prepare(folder)
@@ -67,7 +67,7 @@ def _median(runs: list[dict]) -> str:
 
 
 def _result(runs: list[dict], plain: list[dict]) -> str:
-    """The last number of a run's result, or that all of its numbers are those of plain MPI."""
+    """``equal`` if all numbers of all runs are plain MPI's, else the last number of the first run."""
     if not runs:
         return ""
     results = [run["results"] for run in runs]
@@ -77,7 +77,7 @@ def _result(runs: list[dict], plain: list[dict]) -> str:
 
 
 def _table(rows: dict) -> str:
-    """All programs in Markdown."""
+    """Markdown table of all programs."""
     codecs = list(dict.fromkeys(codec for row in rows.values() for codec in row["runs"] if codec != _PLAIN))
     columns = ["program", "version", "result, plain", "plain, s"]
     for codec in codecs:

@@ -1,1 +1,1 @@
-"""The benchmarks in the lab, in one document: ``python -m benchmarks.report``."""
+"""Report of the benchmarks in the lab, as one document: ``python -m benchmarks.report``."""

@@ -1,7 +1,7 @@
-"""``make report``: the benchmarks in the lab, and what they say, in one document.
+"""``make report``: run the benchmarks in the lab, and write their results into one document.
 
-Every experiment is a list of commands. Their measurements land in benchmarks/results/, from which
-benchmarks/REPORT.md and its figures are written; ``--render`` writes them again without measuring.
+Every experiment is a list of commands. Their measurements are written to benchmarks/results/, and from there
+to benchmarks/REPORT.md and its figures; ``--render`` writes these again without measuring.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHARED = (
     "Both hosts have all of the machine's cores, so that a rank finds idle ones, as on most nodes. Compare "
     "speed-ups of this section with each other, never with those of hosts that have cores of their own."
 )
-#: 10^9 bytes a second that one core encodes, decodes and copies, of the simulation.
+#: Simulated GB/s at which one core encodes, decodes and copies.
 SPEEDS = "--encode 2.76 --decode 2.64 --memory 15.75"
 
 
@@ -46,13 +46,13 @@ class Experiment:
     Attributes
     ----------
     name, title, text : str
-        Of its result file, its heading, and what there is to see.
+        Name of its result file, its heading, and a description.
     commands : list of list of str
         Arguments of ``python -m``; ``--json FILE`` is appended.
     figure : callable
         Draws the runs into a file.
     rows : callable
-        The runs as lines of tables.
+        Returns the runs as lines of tables.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Experiment:
 def lab(
     hosts: int, gbit: float, program: str, options: str, ranks: int = 1, shared_cores: bool = False
 ) -> list[str]:
-    """A program on hosts of so many ranks each, which have cores of their own or share all."""
+    """Arguments that run a program in the lab: hosts, link rate, ranks per host, own or shared cores."""
     shape = ["benchmarks.netlab", "--hosts", str(hosts), "--gbit", f"{gbit:g}"]
     shape += ["--ppn", str(ranks)] if ranks > 1 else []
     shape += ["--shared-cores"] if shared_cores else []
@@ -80,7 +80,7 @@ def lab(
 
 
 def experiments() -> Iterator[Experiment]:
-    """All sections, in order."""
+    """The report's sections, in order."""
     codecs = f"--codec {CODECS} --iters 5"
     gloo = "--gloo" if find_spec("torch") else ""
     yield Experiment(
@@ -227,7 +227,7 @@ def measure(experiment: Experiment) -> None:
 
 
 def write(chosen: list[Experiment]) -> None:
-    """Write the report from all results that are there."""
+    """Write the report from all available results."""
     text = [
         "# Measurements",
         "",

@@ -92,7 +92,7 @@ def scaling(runs: list[dict], path: Path) -> None:
         panel.minorticks_off()
         panel.grid(alpha=0.3)
     panels[0][0].set_ylabel("predicted speed-up over plain MPI")
-    # Less than an eighth is a loss that nobody takes, however large.
+    # Speed-ups below 1/8 are cut off: nobody would accept such a loss.
     most = max(row["speedup"] for row in run["rows"])
     ticks = [2**k for k in range(-3, max(ceil(log2(most)), 1) + 1)]
     panels[0][0].set_yticks(ticks, [f"{n:g}" if n >= 1 else f"1/{1 / n:g}" for n in ticks])

@@ -8,7 +8,7 @@ __all__ = ["link", "scaling", "speedups", "steps"]
 
 
 def link(run: dict) -> str:
-    """``2 hosts, 1 Gb/s`` from a command, and whether they share cores."""
+    """Hosts and link of a run, such as ``2 hosts, 1 Gb/s``, from its command."""
     words = run["command"].split()
     hosts, gbit = (words[words.index(name) + 1] for name in ("--hosts", "--gbit"))
     ranks = f" of {words[words.index('--ppn') + 1]} ranks" if "--ppn" in words else ""
@@ -41,7 +41,7 @@ def speedups(runs: list[dict]) -> list[str]:
 
 
 def times(row: dict) -> str:
-    """Two cells: milliseconds of a call, and of a processor."""
+    """Two cells: milliseconds of a call, and its processor milliseconds."""
     busy = row.get("processor_seconds")
     return f"{1e3 * row['seconds']['median']:.2f} | {'-' if busy is None else f'{1e3 * busy:.2f}'}"
 

@@ -6,7 +6,7 @@ from .virtual import Link
 
 __all__ = ["FABRICS", "NODE"]
 
-#: Seconds of a processor that the kernel's TCP takes for a byte at either end, as measured on one machine.
+#: Processor seconds that the kernel's TCP takes for a byte at either end, as measured on one machine.
 _TCP_CPU = 0.4e-9
 
 
@@ -24,5 +24,5 @@ FABRICS = {
     "100gbe": Link(10e-6, _gbit(94), cpu=_TCP_CPU),
     "ndr": Link(1e-6, _gbit(387.9)),
 }
-#: Inside a node: PCIe 4.0, the rate of PCI-SIG of 16 lanes after 128b/130b encoding.
+#: Link inside a node: PCIe 4.0 with 16 lanes, PCI-SIG's rate after 128b/130b encoding.
 NODE = Link(1e-6, 31.5e9 * 0.85)

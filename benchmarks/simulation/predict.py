@@ -1,6 +1,6 @@
-"""Time of a collective: its schedule in virtual time.
+"""Time of a collective, from its schedule in virtual time.
 
-Symmetric collectives are simulated on one rank or one node, which stands for all.
+Symmetric collectives are simulated on one rank or one node, which represents all.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from .virtual import Link, Profile, Result, simulate
 
 __all__ = ["NOTICE", "Call", "predict", "run", "schedule_of"]
 
-#: Algorithms of which only the ranks at a node's ends send to other nodes.
+#: Algorithms in which only the first and last ranks of a node send to other nodes.
 _RINGS = {"ring", "compressed"}
-#: Algorithms in which each pair of ranks, or nodes, meets once, and sends alike.
+#: Algorithms in which each pair of ranks or nodes exchanges at most once, with equal sizes both ways.
 _RECURSIVE = {"recursive_doubling", "recursive_halving"}
-#: Ranks of a node that are simulated: on a ring, where more take as long, and at most where they take turns
-#: at its port. Where they do not, or are more, a rank with its part of the port stands for all.
+#: Simulated ranks of a node: for a ring, where more ranks take equally long, and at most for recursive
+#: doubling, where they take turns at the port. Otherwise one rank with its share of the port represents all.
 _ENOUGH, _MOST = 4, 16
-#: Frames that stay in a node lie in memory that its ranks share, and a notice goes.
+#: Link inside a node for frames in shared memory: only a notice is sent.
 NOTICE = Link(2e-6, inf)
 _CACHE = Cache()
 
 
 @dataclass(frozen=True)
 class Call:
-    """A collective to be simulated.
+    """A collective to simulate.
 
     Attributes
     ----------
     op : str
         Alltoall, Allgather, Bcast, Reduce_scatter_block or Allreduce.
     nbytes : int
-        Bytes of one message, as policies count them: a peer's block; a P-th of an Allreduce.
+        Bytes of one message, as policies count them: a peer's block, or a P-th of an Allreduce's buffer.
     size : int
         Ranks.
     ranks_per_node : int
@@ -56,12 +56,12 @@ class Call:
 
     @property
     def on_one_node(self) -> bool:
-        """Whether no message leaves the node."""
+        """True if no message leaves the node."""
         return self.ranks_per_node >= self.size
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """The levels that algorithms may have: first 2, which wins a tie, where there are such nodes."""
+        """Possible numbers of levels: 1, preceded by 2 (to win ties) if several nodes have several ranks."""
         several = self.ranks_per_node > 1 and not self.on_one_node
         return (2, 1) if several and has_two_levels(self.op, self.nbytes) else (1,)
 
@@ -79,27 +79,27 @@ def predict(call: Call, profile: Profile, algorithm: str, chunk_nbytes: int, lev
         One of `compcoll.operations.ALGORITHMS` for the operation.
     chunk_nbytes : int
     levels : int
-        2 inside nodes and among them, where there are several of several ranks; else 1.
+        2 for an algorithm inside nodes and among them, if several nodes have several ranks; else 1.
     """
     if levels == 1 or call.op != "Bcast":
         return run(call, profile, algorithm, chunk_nbytes, levels).seconds
-    # Among nodes, and then the last chunk inside.
+    # Time among the nodes, plus that of the last chunk inside a node.
     alone = replace(call, size=-(-call.size // call.ranks_per_node), ranks_per_node=1)
-    copied = 2 / profile.memory  # seconds of a byte that a leader has decoded, and that others copy
+    copied = 2 / profile.memory  # seconds per byte that a leader writes and others copy
     leader = profile.with_(decode=1 / (1 / profile.decode + copied))
     last = min(call.nbytes, chunk_nbytes) * copied
     return run(alone, leader, algorithm, chunk_nbytes).seconds + NOTICE.latency + last
 
 
 def run(call: Call, profile: Profile, algorithm: str, chunk_nbytes: int, levels: int = 1) -> Result:
-    """The collective in virtual time."""
+    """Simulate the collective in virtual time."""
     node = NOTICE if levels == 2 or _knows_nodes(call) else profile.node
-    # Elements are as small as they get, so that counts are bytes.
+    # Elements of one byte, so that counts are bytes.
     profile = profile.with_(node=node, ranks_per_node=call.ranks_per_node, itemsize=1)
     size, simulated, flip = call.size, call.size, False
-    if call.op != "Bcast":  # in which ranks do different things
+    if call.op != "Bcast":  # in a Bcast ranks behave differently
         size, simulated, flip, profile = _mirrored(call, profile, algorithm, levels)
-    if call.op == "Allreduce":  # of as many bytes
+    if call.op == "Allreduce":  # keep the buffer's size
         call = replace(call, nbytes=-(-call.nbytes * call.size // size))
     call = replace(call, size=size)
     return simulate(
@@ -112,10 +112,10 @@ def run(call: Call, profile: Profile, algorithm: str, chunk_nbytes: int, levels:
 
 
 def _mirrored(call: Call, profile: Profile, algorithm: str, levels: int) -> tuple[int, int, bool, Profile]:
-    """Ranks of the world and those that are simulated: one where all look alike, else those of one node."""
+    """World size, simulated ranks (one if all behave alike, else those of one node), flip, and profile."""
     size, per_node = call.size, min(call.ranks_per_node, call.size)
     flip = algorithm in _RECURSIVE
-    if levels == 2 or _knows_nodes(call):  # which are all alike
+    if levels == 2 or _knows_nodes(call):  # all ranks behave alike
         network = replace(profile.network, bandwidth=profile.network.bandwidth / per_node)
         size = -(-size // per_node) * per_node
         return size, 1, flip, profile.with_(network=network, ranks_per_node=per_node)
@@ -125,25 +125,25 @@ def _mirrored(call: Call, profile: Profile, algorithm: str, levels: int) -> tupl
         per_node = min(per_node, _ENOUGH)
         size = -(-size // per_node) * per_node
         return size, per_node, flip, profile.with_(ranks_per_node=per_node)
-    if algorithm == "recursive_doubling" and per_node <= _MOST:  # of a power of two of ranks
-        per_node = min(_power_of_two(per_node), size // 2)  # so that there are several nodes
+    if algorithm == "recursive_doubling" and per_node <= _MOST:  # needs a power of two of ranks
+        per_node = min(_power_of_two(per_node), size // 2)  # at least two nodes
         return size, per_node, flip, profile.with_(ranks_per_node=per_node)
     network = replace(profile.network, bandwidth=profile.network.bandwidth / per_node)
     return size, 1, flip, profile.with_(network=network, ranks_per_node=1)
 
 
 def _power_of_two(n: int) -> int:
-    """The next one from n on."""
+    """The smallest power of two that is at least n."""
     return 1 << (n - 1).bit_length()
 
 
 def _knows_nodes(call: Call) -> bool:
-    """Whether ranks send to all others alike, and some of them are on their nodes."""
+    """True if each rank sends equally to all others and some of these are on its node."""
     return call.op == "Alltoall" and call.ranks_per_node > 1 and not call.on_one_node
 
 
 def schedule_of(call: Call, rank: int, algorithm: str, chunk_nbytes: int, levels: int = 1) -> Schedule:
-    """The work of a rank where all messages have ``call.nbytes``."""
+    """Schedule of a rank if all messages have ``call.nbytes``."""
     size = call.size
     if call.op != "Bcast" or rank == 0:
         aware = levels == 2 or _knows_nodes(call)
@@ -152,7 +152,7 @@ def schedule_of(call: Call, rank: int, algorithm: str, chunk_nbytes: int, levels
     arity = ARITY.get(algorithm)
     if arity is None:
         return _traced(call, rank, algorithm, chunk_nbytes)
-    # Ranks of a chain or tree differ in their peers alone.
+    # Ranks of a chain or tree with equally many children differ only in their peers.
     alike = next(
         r for r in (1, size - 1, size // 2, rank) if _children(r, arity, size) == _children(rank, arity, size)
     )
@@ -194,7 +194,7 @@ def _traced(
 
 
 def _counts(call: Call, rank: int) -> tuple[list[int], list[int]]:
-    """Elements of the blocks that a rank sends, and of those that it receives; the root is 0."""
+    """Element counts of the blocks that a rank sends and of those that it receives; the root is rank 0."""
     n = call.nbytes
     match call.op:
         case "Alltoall":

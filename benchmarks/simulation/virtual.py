@@ -1,7 +1,7 @@
-"""Schedules in virtual time: how long they take on a machine that is described by a few figures.
+"""Schedules in virtual time: how long they take on a machine that a few figures describe.
 
-Ranks, their encoders and the network's ports are busy for as long as a `Profile` says; everything else takes
-no time. It proves that an algorithm ends, and predicts how long it takes (tests/native/virtual.h).
+Ranks, their encoders and the network's ports are busy for the times in a `Profile`; everything else takes no
+time. A simulation shows that an algorithm terminates, and predicts its duration (tests/native/virtual.h).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from internals import run_in_virtual_time
 
 __all__ = ["INTERVAL", "Link", "Profile", "Result", "simulate"]
 
-#: An operation, or a processor's part in a message, as it ran; or a message on its way out of a port.
+#: When an operation or a processor's part in a message ran, or when a message occupied a port.
 INTERVAL = np.dtype([("rank", "i4"), ("op", "i4"), ("start", "f8"), ("end", "f8"), ("on_wire", "i8")])
 
 
@@ -37,7 +37,7 @@ class Link:
     latency, bandwidth : float
         Seconds until the first byte, bytes per second.
     overhead, cpu : float
-        Seconds that a message, and each byte of it, costs the processors of both ends.
+        Processor seconds at both ends, for a message and for each of its bytes.
     """
 
     latency: float
@@ -53,25 +53,25 @@ class Profile:
     Attributes
     ----------
     network, node : Link
-        Between nodes, where all ranks of a node share one port each way, and inside one.
+        Link between nodes, where all ranks of a node share one port each way, and link inside a node.
     ranks_per_node : int
     encode, decode : float
-        Speed of the codec, uncompressed bytes per second; infinite where nothing is coded.
+        Speed of the codec in uncompressed bytes per second; infinite if nothing is coded.
     reconstruct : float
-        Speed of encoding that gives the decoded values too; 0: they have to be decoded; infinite: frames are
-        exact.
+        Speed of encoding with the decoded values as a second result; 0 if the frame has to be decoded for
+        them, infinite if frames are exact.
     ratio : float
         Uncompressed bytes per compressed byte.
     call : float
-        Seconds that each encoding or decoding costs besides.
+        Fixed seconds of each encoding or decoding.
     memory : float
-        Bytes per second that processors read from memory or write to it, blocks and frames.
+        Bytes of blocks and frames per second that processors read from or write to memory.
     workers : int
-        Operations that one rank carries out at a time, next to its messages; 0: in between them.
+        Operations that a rank runs at once, beside its messages; 0: it runs them between its messages.
     cores : int
         Processors that all ranks share; 0: enough for all.
     jitter : float
-        Messages take up to so many seconds longer, by chance: they overtake each other, as they may.
+        Largest random delay of a message in seconds; messages may then overtake each other.
     itemsize : int
         Bytes of an element of the schedules' blocks.
     """
@@ -102,11 +102,11 @@ class Result:
     Attributes
     ----------
     seconds : float
-        Until the last rank was done.
+        Time until the last rank had finished.
     messages, wire_nbytes : int
-        Sent by the ranks that were simulated.
+        Messages and bytes sent by the simulated ranks.
     intervals : numpy.ndarray
-        Of type `INTERVAL`, where they were to be recorded.
+        Recorded intervals, of type `INTERVAL`; empty without ``records``.
     """
 
     seconds: float
@@ -127,8 +127,8 @@ def simulate(
     """Run a collective in virtual time.
 
     Most collectives look the same from every node: rank r + d does to rank s + d what rank r does to rank s.
-    So a few ranks can stand for all: what one of them sends to another node comes in, at that time, from the
-    rank of another node that stands to it as it stands to the addressee.
+    A few ranks can therefore represent all. When a simulated rank sends to another node, it also receives, at
+    that time, the equal message from the rank whose position relative to it mirrors the addressee's.
 
     Parameters
     ----------
@@ -138,17 +138,17 @@ def simulate(
         The schedule of a rank.
     profile : Profile
     simulated : int, optional
-        Ranks that stand for all, a divisor of `size`: those of a node, or one where all ranks do the same, of
-        several on a node by its place among them; its port is its own.
+        Ranks that represent all, a divisor of `size`: the ranks of a node, or one rank if all do the same
+        relative to their position in the node. A single rank has a port of its own.
     flip : bool
-        Partners differ in bits of their ranks, not by a distance; ``simulated`` is a power of two.
+        True if partners differ in bits of their ranks, not by a distance; ``simulated`` is a power of two.
     records : bool
-        Whether to record when operations ran.
+        True to record when operations ran.
 
     Raises
     ------
     DeadlockError
-        Where ranks wait for messages that no rank sends, or messages are never received.
+        If ranks wait for messages that no rank sends, or messages are never received.
     """
     ranks = [schedule(rank).compiled for rank in range(simulated or size)]
     found = run_in_virtual_time(ranks, profile, size, flip, records, INTERVAL)

@@ -1,4 +1,4 @@
-"""Ways to carry out a collective, compared quickly: algorithms, chunk sizes, levels."""
+"""Quick comparison of the ways to carry out a collective: algorithms, chunk sizes, levels."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .virtual import Profile
 __all__ = ["Way", "quick_look"]
 
 CHUNKS = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20)
-#: Chunks of recursive halving: what a rank sends in a round before parts are exchanged as a whole.
+#: Chunk sizes of recursive halving: bytes that a rank sends in a round before parts are exchanged as a whole.
 SENT_IN_A_ROUND = (64 << 10, 256 << 10)
-#: Beyond so many chunks, and so many ranks, a prediction is drawn out from those for half as many and for as
-#: many.
+#: Limits on simulated chunks and ranks. Beyond a limit, a prediction is extrapolated from simulations at the
+#: limit and at half of it.
 MOST_CHUNKS, MOST_RANKS = 8, 64
-#: Chunks until pipelines are in their stride.
+#: Limit on simulated chunks of a pipeline, which needs more to reach its steady state.
 MOST_IN_PIPELINE = 64
-#: Bytes on all ranks together of which recursive halving is predicted as it is.
+#: Bytes on all ranks together up to which recursive halving is simulated without extrapolation.
 MOST_HALVED = 16 << 20
 
 
@@ -36,7 +36,7 @@ class Way:
     algorithm : str
     chunk_nbytes : int
     levels : int
-        2 inside nodes and among them, else 1.
+        2 for an algorithm inside nodes and among them, else 1.
     """
 
     algorithm: str
@@ -45,7 +45,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """The algorithm as reports have it."""
+        """Name of the algorithm in reports."""
         return algorithm_name(self.algorithm, self.levels)
 
     def seconds(self, call: Call, profile: Profile) -> float:
@@ -64,7 +64,7 @@ def quick_look(call: Call, profile: Profile) -> dict[Way, float]:
     Returns
     -------
     dict of Way to float
-        Seconds, drawn out from shorter simulations where chunks or ranks are many.
+        Seconds of each way, extrapolated from smaller simulations if chunks or ranks are many.
     """
     fitting = [chunk for chunk in CHUNKS if chunk <= FRAME_NBYTES * max(profile.ratio, 1.0)]
     sizes = [s for s in fitting if s < call.nbytes <= 256 * s] or fitting[-1:]
@@ -80,14 +80,14 @@ def quick_look(call: Call, profile: Profile) -> dict[Way, float]:
 
 
 def drawn_out(call: Call, profile: Profile, way: Way) -> float:
-    """Seconds of a call, from those of fewer ranks and chunks where they are many."""
+    """Seconds of a call, extrapolated from fewer ranks and chunks if there are many."""
 
     def seconds(call: Call) -> float:
         return way.seconds(call, profile)
 
     most = max(MOST_RANKS, call.size if call.on_one_node else 4 * call.ranks_per_node)
     few = replace(call, size=min(call.size, most))
-    if way.algorithm in ARITY:  # the last chunk comes as long after the first wherever it goes
+    if way.algorithm in ARITY:  # the first and the last chunk arrive equally far apart on every rank
         farther = 0.0
         if call.size > most:
             one = replace(call, nbytes=min(call.nbytes, way.chunk_nbytes))
@@ -95,7 +95,7 @@ def drawn_out(call: Call, profile: Profile, way: Way) -> float:
             times = call.size / most
             farther = twice * (times - 1 if way.algorithm == "chain" else log2(times))
         return farther + _for_chunks(few, seconds, way.chunk_nbytes, MOST_IN_PIPELINE)
-    if way.algorithm == "recursive_halving":  # few operations on however many ranks
+    if way.algorithm == "recursive_halving":  # few operations for any number of ranks
         part = MOST_HALVED // (MOST_CHUNKS * call.size)
         return _for_chunks(call, seconds, max(part, 1), MOST_CHUNKS)
     large = _for_chunks(few, seconds, way.chunk_nbytes, MOST_CHUNKS)

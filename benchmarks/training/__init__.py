@@ -1,4 +1,4 @@
-"""Training over the torch.distributed backend: what codecs do to a loss, and to the time of a step.
+"""Training over the torch.distributed backend: effect of codecs on the loss and on the time of a step.
 
 corpus.py      the bytes of the standard library's sources, split by file
 model.py       a GPT over bytes, dense or with experts

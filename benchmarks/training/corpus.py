@@ -12,13 +12,13 @@ import torch
 
 __all__ = ["Corpus", "corpus"]
 
-#: One file in so many is for validation.
+#: One file in this many is for validation.
 HELD_OUT = 20
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Bytes to train on and bytes to validate with, of different files.
+    """Bytes to train on and bytes to validate with, from different files.
 
     Attributes
     ----------
@@ -32,11 +32,11 @@ class Corpus:
     files: int
 
     def batch(self, rng: np.random.Generator, n: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """``n`` pieces at random places, and the bytes that follow each of theirs: two int64 (n, length)."""
+        """``n`` pieces at random positions, and the same pieces one byte later: two int64 (n, length)."""
         return _pieces(self.train, rng.integers(0, self.train.size - length, n), length)
 
     def held_out(self, n: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same of the validation files, at even distances: always the same pieces."""
+        """Like `batch`, but from the validation files and at equal distances: always the same pieces."""
         return _pieces(
             self.validation, np.linspace(0, self.validation.size - length - 1, n).astype(int), length
         )
@@ -49,7 +49,7 @@ def _pieces(data: np.ndarray, starts: np.ndarray, length: int) -> tuple[torch.Te
 
 @cache
 def corpus() -> Corpus:
-    """All modules of the standard library of the Python that runs this, its tests included."""
+    """Sources of the running Python's standard library, including its tests."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     paths = sorted(p for p in folder.rglob("*.py") if "site-packages" not in p.parts)
     texts = [np.frombuffer(path.read_bytes(), np.uint8) for path in paths]

@@ -1,15 +1,15 @@
-"""Training beside gloo with and without compression: seconds of a step, bytes through ports, overlap, loss.
+"""Training over gloo with and without compression: seconds of a step, bytes through ports, overlap, loss.
 
-A variant is gloo; CODEC or CODEC+PARAMETERS, of gradients and of FSDP2's parameters, which gloo gathers
-otherwise, with @1 or @2 for the number of levels; or backend:CODEC for the backend compcoll. HSDP shards
-inside hosts, by gloo, and codecs are those between them.
+A variant is one of: gloo; CODEC for gradients, or CODEC+PARAMETERS with a second codec for FSDP2's parameters
+(otherwise gloo gathers these), each with @1 or @2 for the number of levels; backend:CODEC for the backend
+compcoll. HSDP shards inside hosts by gloo and compresses between hosts.
 
 ``python -m benchmarks.netlab --hosts 2 --ranks-per-host 2 -- python -m benchmarks.training.hooks``, as root.
-Each variant has a model of its own, one after the other. With ``--json`` the file is written after each, and
-what it has already is not run again. ``--seeds 3`` trains as well, and shows the loss on bytes held out:
-``mpiexec -n 2 python -m benchmarks.training.hooks --steps 0 --seeds 3 --json losses.json`` goes on where it
-was stopped, seed by seed. ``--plot`` draws when the buckets of DDP travel, whose backward pass and messages
-are timed alone too.
+The variants run one after the other, each with its own model. With ``--json`` the file is written after
+each, and variants that it already has are not run again. ``--seeds 3`` trains as well, and shows the loss on
+held-out bytes: ``mpiexec -n 2 python -m benchmarks.training.hooks --steps 0 --seeds 3 --json losses.json``
+continues where it was stopped, seed by seed. ``--plot`` draws when DDP's buckets are in flight; DDP's
+backward pass and its messages are also timed alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ VARIANT_HELP = "gloo, CODEC[+PARAMETERS][@LEVELS], or backend:CODEC, separated b
 
 
 class Noted:
-    """An all-gather for FSDP2 that notes how long parameters travel, and for how long they are waited for."""
+    """An all-gather for FSDP2 that records how long it is in flight, and how long it is waited for."""
 
     def __init__(self, inner: Any, noted: list[list[float]]):
         self.inner, self.noted, self.allocate = inner, noted, inner.allocate
@@ -80,14 +80,14 @@ class Waiting(dist.Work):
 
 
 class Trainer:
-    """A model under DDP or FSDP2, which notes when its gradients travel.
+    """A model under DDP or FSDP2 that records when its gradients are in flight.
 
     Parameters
     ----------
     way : str
         ddp, fsdp2 or hsdp.
     variant : str
-        As above.
+        A variant as described above.
     """
 
     def __init__(self, way: str, variant: str, shape: Shape, seed: int = 0):
@@ -97,7 +97,7 @@ class Trainer:
         codec, _, parameters = codecs.partition("+")
         options: dict[str, Any] = {"levels": int(levels)} if levels else {}
         self.now, self.states, self.group = Pass(), [], dist.group.WORLD
-        #: When parameters began to travel and arrived, and seconds for which they were waited for.
+        #: For each all-gather of parameters: start, completion, and seconds that it was waited for.
         self.gathers: list[list[float]] = []
         ours = variant.startswith("backend:")
         if ours:
@@ -126,11 +126,11 @@ class Trainer:
             for state in self.states:
                 if isinstance(state, compcoll.torch.CompressedAllGather):
                     state.module.set_custom_all_gather(Noted(state, self.gathers))
-        #: Of little work, for times; training sets another.
+        #: An optimizer of little work, for timing steps; training replaces it.
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
 
     def _mesh(self, way: str, compressed: bool) -> DeviceMesh:
-        """The mesh of FSDP2, or of HSDP, with hosts as replicas; of its shards alone, where we average."""
+        """Mesh of FSDP2, or of HSDP with hosts as replicas; only its shards if compcoll averages replicas."""
         if way == "fsdp2":
             return DeviceMesh.from_group(self.group, "cpu", mesh_dim_names=("fsdp",))
         hosts = max(len(set(MPI.COMM_WORLD.allgather(socket.gethostname()))), 2)
@@ -140,7 +140,7 @@ class Trainer:
         return mesh["shard"] if compressed else mesh
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> Pass:
-        """Forward and backward pass, and the optimizer's; the backward pass in seconds from its beginning."""
+        """Run a training step; return its backward pass, with times relative to its beginning."""
         self.optimizer.zero_grad()
         loss = cross_entropy(self.model(x), y)
         loss.register_hook(self._at_the_end)
@@ -151,7 +151,7 @@ class Trainer:
         return self.now.relative()
 
     def alone(self, x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
-        """Seconds of DDP's backward pass without messages, and of these, begun together, without it."""
+        """Seconds of DDP's backward pass without messages, and of its messages alone, started together."""
         with self.model.no_sync():  # type: ignore[operator]
             loss = cross_entropy(self.model(x), y)
             begin = perf_counter()
@@ -165,11 +165,11 @@ class Trainer:
         return computing, perf_counter() - begin
 
     def counted(self) -> np.ndarray:
-        """Bytes without compression, and bytes of frames, that this rank has sent."""
+        """Bytes that this rank has sent, before compression and as frames."""
         return np.array([[one.raw_nbytes, one.wire_nbytes] for one in self.states] or [[0, 0]]).sum(0)
 
     def note(self, nbytes: int, future: torch.futures.Future) -> torch.futures.Future:
-        """Note when an exchange begins, and when it ends."""
+        """Record when an exchange starts and completes."""
         noted = [float(nbytes), perf_counter(), 0.0]
         self.now.buckets.append(noted)
 
@@ -180,21 +180,21 @@ class Trainer:
         return future.then(ended)
 
     def _at_the_end(self, gradient: torch.Tensor) -> None:
-        """Note when all gradients are there: this callback is the first one of the backward pass."""
+        """Record when all gradients are computed: this callback is the first one of the backward pass."""
 
         def note() -> None:
             self.now.gradients = perf_counter()
 
         Variable._execution_engine.queue_callback(note)
 
-    def _allreduce(self, bucket):  # torch looks at annotations, and takes no strings
+    def _allreduce(self, bucket):  # torch checks annotations, and rejects strings
         tensor = bucket.buffer().div_(dist.get_world_size())
         future = dist.all_reduce(tensor, group=self.group, async_op=True).get_future()
         return self.note(tensor.nbytes, future.then(lambda future: future.value()[0]))
 
 
 def share_hidden(gathers: list[list[float]]) -> float:
-    """Which share of the time with parameters on their way nobody waited for them in."""
+    """Share of the all-gathers' time in flight during which nothing waited for them."""
     whole = until = 0.0
     for begin, end, _ in gathers:
         whole += max(end - max(begin, until), 0.0)
@@ -203,7 +203,7 @@ def share_hidden(gathers: list[list[float]]) -> float:
 
 
 def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> tuple[dict[str, float], Pass]:
-    """Medians of steps, and means of bytes, over all ranks, and rank 0's median pass; collective."""
+    """Median times and mean bytes of steps over all ranks, and rank 0's median pass; collective."""
     world, submit, seconds, shares, sent = MPI.COMM_WORLD, Lane.submit, [], [], 0
     hidden: list[float] = []
     passes: list[tuple[float, int, Pass]] = []
@@ -211,7 +211,7 @@ def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> 
 
     def noting(self: Lane, stages: Any, device: torch.device) -> torch.futures.Future:
         future = submit(self, stages, device)
-        return trainer.note(0, future) if len(stages) > 1 else future  # parameters have one
+        return trainer.note(0, future) if len(stages) > 1 else future  # an all-gather has one
 
     Lane.submit = noting  # type: ignore[method-assign]
     try:
@@ -222,7 +222,7 @@ def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> 
             one = trainer.step(x, y)
             taken = perf_counter() - begin
             dist.barrier()
-            if step >= 2:  # DDP cuts its buckets anew after the first
+            if step >= 2:  # DDP rebuilds its buckets after the first step
                 seconds.append(world.allreduce(taken, MPI.MAX))
                 passes.append((one.end, step, one))
                 shares.append(world.allreduce(share_inside(one), MPI.MIN))
@@ -244,7 +244,7 @@ def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> 
 
 
 def final_loss(trainer: Trainer, shape: Shape, batch: int, steps: int, seed: int) -> float:
-    """The loss on bytes held out after so many steps; collective."""
+    """Train for `steps` steps and return the loss on held-out bytes; collective."""
     trainer.optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=1e-3, betas=(0.9, 0.95))
     rng = np.random.default_rng([seed, dist.get_rank()])
     for _ in range(steps):
@@ -255,7 +255,7 @@ def final_loss(trainer: Trainer, shape: Shape, batch: int, steps: int, seed: int
 
 
 def lines(rows: dict[str, Any]) -> list[str]:
-    """A table of what has been measured."""
+    """Lines of a table of the measurements."""
     found = [
         f"{'':36} {'s a step':>9} {'MB by a port':>13} {'raw, MB':>8} {'frames, MB':>11} {'inside':>7} "
         f"{'hidden':>7}  loss"

@@ -25,12 +25,12 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters, without those of norms and biases."""
+        """Number of parameters, without norms and biases."""
         return 12 * self.layers * self.width**2 + (2 * BYTES + self.length) * self.width
 
 
 class Attention(nn.Module):
-    """Causal, of as many heads as its projections have: under tensor parallelism, some of all."""
+    """Causal attention on the heads that its projections have: under tensor parallelism, a part of them."""
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -44,7 +44,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Four times as wide inside."""
+    """Two-layer perceptron, four times as wide inside."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -68,7 +68,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Bytes, int64 (batch, length), to logits of the next ones; parts of it are stages of a pipeline."""
+    """Map bytes, int64 (batch, length), to logits of the next bytes; its parts can be pipeline stages."""
 
     def __init__(self, shape: Shape, mlp: Callable[[int], nn.Module] = MLP):
         super().__init__()
@@ -84,7 +84,7 @@ class GPT(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def keep(self, stage: int, stages: int) -> GPT:
-        """Drop what the other stages of a pipeline have."""
+        """Drop the parts that belong to other stages of a pipeline."""
         n = len(self.blocks)
         self.blocks = self.blocks[n * stage // stages : n * (stage + 1) // stages]
         if stage > 0:
@@ -102,5 +102,5 @@ class GPT(nn.Module):
 
 
 def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """In nats a byte."""
+    """Cross entropy in nats per byte."""
     return functional.cross_entropy(logits.flatten(0, 1), target.flatten())

@@ -1,4 +1,4 @@
-"""Backward passes, and when what they send travels."""
+"""Backward passes, and the times when their messages are in flight."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Pass:
     Attributes
     ----------
     start, gradients, end : float
-        When it began, when the last gradient was there, and when all buckets had come back.
+        Times of its start, of the last gradient, and of the completion of all buckets.
     buckets : list
-        Of each bucket its bytes, and when its allreduce began and ended.
+        For each bucket its bytes, and the times at which its allreduce started and completed.
     """
 
     start: float = 0.0
@@ -25,13 +25,13 @@ class Pass:
     buckets: list[list[float]] = field(default_factory=list)
 
     def relative(self) -> Pass:
-        """Times in seconds from its beginning."""
+        """Copy with all times relative to the start."""
         buckets = [[nbytes, begin - self.start, end - self.start] for nbytes, begin, end in self.buckets]
         return Pass(0.0, self.gradients - self.start, self.end - self.start, buckets)
 
 
 def share_inside(one: Pass) -> float:
-    """Which share of the time with an allreduce under way was before the last gradient."""
+    """Share of the time with an allreduce in flight that was before the last gradient."""
     whole = inside = 0.0
     until = one.start
     for _, begin, end in sorted(one.buckets, key=lambda bucket: bucket[1]):
@@ -44,7 +44,7 @@ def share_inside(one: Pass) -> float:
 
 
 def draw(passes: dict[str, Pass], path: str) -> None:
-    """A bar for the backward pass of each way, and below it one for each bucket."""
+    """Draw a bar for each variant's backward pass, and below it a bar for each bucket."""
     import matplotlib
 
     matplotlib.use("Agg")

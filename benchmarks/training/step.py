@@ -1,7 +1,7 @@
-"""The time of a training step over gloo and over this backend with several codecs, side by side in one run.
+"""Time of a training step over gloo and over this backend with several codecs, side by side in one run.
 
-``python -m benchmarks.netlab --hosts 2 --gbit 1 -- python -m benchmarks.training.step --way fsdp``. Each has
-a model of its own, on a process group of its own; steps are taken in turns, in another order each round.
+``python -m benchmarks.netlab --hosts 2 --gbit 1 -- python -m benchmarks.training.step --way fsdp``. Each case
+has its own model and process group; the cases take turns, in a new random order each round.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TYPES = {"f4": torch.float32, "bf16": torch.bfloat16}
 
 
 def fsdp(model: GPT, group: dist.ProcessGroup, dtype: torch.dtype) -> torch.nn.Module:
-    """Parameters and gradients travel in ``dtype``."""
+    """Shard a model by FSDP2; parameters and gradients are sent in ``dtype``."""
     mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=("fsdp",))
     precision = MixedPrecisionPolicy() if dtype == torch.float32 else MixedPrecisionPolicy(dtype, dtype)
     for block in model.blocks:
@@ -40,7 +40,7 @@ def fsdp(model: GPT, group: dist.ProcessGroup, dtype: torch.dtype) -> torch.nn.M
 
 
 def ddp(model: GPT, group: dist.ProcessGroup, dtype: torch.dtype) -> torch.nn.Module:
-    """The model, in ``dtype``."""
+    """Wrap a model in DDP; the model and its gradients have ``dtype``."""
     return DistributedDataParallel(model.to(dtype), process_group=group, gradient_as_bucket_view=True)
 
 
@@ -121,7 +121,7 @@ def _step(way: str, group, shape: Shape, dtype: str, x: torch.Tensor, y: torch.T
 
 
 def _compute(shape: Shape, dtype: str, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Seconds of forward and backward without any messages."""
+    """Seconds of a forward and backward pass without messages."""
     model, times = GPT(shape).to(TYPES[dtype]), []
     for _ in range(3):
         begin = perf_counter()

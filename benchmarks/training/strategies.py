@@ -1,4 +1,4 @@
-"""Ways to train a model on several ranks, each with torch's own tools."""
+"""Ways to train a model on several ranks, each with torch's own classes."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from .model import GPT, MLP, Shape, cross_entropy
 
 __all__ = ["WAYS", "Way", "make"]
 
-#: Parts of a batch that a pipeline works on in turn.
+#: Microbatches that a pipeline splits a batch into.
 MICROBATCHES = 4
 
 
 class Way(Protocol):
-    """A model that is trained. ``shard``: which part of the data is this rank's, and of how many."""
+    """A model in training. ``shard``: index of this rank's part of the data, and the number of parts."""
 
     shard: tuple[int, int]
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Forward, backward and an update, on this rank's part of the batch; collective."""
+        """Run forward, backward and an update on this rank's part of the batch; collective."""
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> float:
-        """Of bytes that are the same on all ranks, on all ranks; collective."""
+        """Loss on bytes that are equal on all ranks; every rank gets it; collective."""
 
 
 def _adam(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
@@ -42,7 +42,7 @@ def _adam(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimi
 
 
 class _Whole:
-    """The model in one piece, as far as this module can see."""
+    """Base of ways whose model is called as a whole on each rank."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -58,7 +58,7 @@ class _Whole:
 
 
 class Data(_Whole):
-    """DDP, with the optimizer's state cut into as many parts as there are ranks."""
+    """DDP, with the optimizer's state sharded over the ranks."""
 
     def __init__(self, shape: Shape, rate: float):
         self.shard = dist.get_rank(), dist.get_world_size()
@@ -69,7 +69,7 @@ class Data(_Whole):
 
 
 class Sharded(_Whole):
-    """FSDP2: parameters gathered for each block, gradients reduced and scattered."""
+    """FSDP2: parameters are gathered for each block, gradients are reduced and scattered."""
 
     def __init__(self, shape: Shape, rate: float):
         self.shard = dist.get_rank(), dist.get_world_size()
@@ -82,12 +82,12 @@ class Sharded(_Whole):
 
 
 class Experts(nn.Module):
-    """An expert on each rank; a byte goes to the one that its gate is for (Switch, Fedus et al., 2022)."""
+    """An expert on each rank; the gate sends each byte to one expert (Switch, Fedus et al., 2022)."""
 
     def __init__(self, width: int):
         super().__init__()
         self.gate = nn.Linear(width, dist.get_world_size(), bias=False)
-        experts = [MLP(width) for _ in range(dist.get_world_size())]  # alike on all ranks until here
+        experts = [MLP(width) for _ in range(dist.get_world_size())]  # random numbers stay equal on all ranks
         self.mine = experts[dist.get_rank()]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -105,7 +105,7 @@ class Experts(nn.Module):
 
 
 class Mixture(_Whole):
-    """Expert parallel: one expert on each rank, and all else as data-parallel."""
+    """Expert parallelism: one expert on each rank; all other layers are data-parallel."""
 
     def __init__(self, shape: Shape, rate: float):
         self.shard = dist.get_rank(), dist.get_world_size()
@@ -122,7 +122,7 @@ class Mixture(_Whole):
 
 
 class Hybrid:
-    """Data x tensor x pipeline parallel: a mesh of these dimensions, whose product is the number of ranks."""
+    """Data x tensor x pipeline parallelism on a mesh with these dimensions."""
 
     def __init__(self, shape: Shape, rate: float, dims: tuple[int, int, int]):
         mesh: DeviceMesh = init_device_mesh("cpu", dims, mesh_dim_names=("dp", "tp", "pp"))
@@ -153,7 +153,7 @@ class Hybrid:
         self.optimizer.step()
 
     def _run(self, x: torch.Tensor, y: torch.Tensor, name: str) -> float:
-        """The loss, on the last stage."""
+        """Run the pipeline; return the loss on the last stage, 0 on the others."""
         if self.schedule is None:
             loss = cross_entropy(self.model(x), y)
             if name == "step":
@@ -170,12 +170,12 @@ class Hybrid:
         with torch.no_grad():
             found = torch.tensor([self._run(x, y, "eval")], dtype=torch.float64)
         if self.stages > 1:
-            dist.all_reduce(found, group=self.pipeline)  # only the last stage has one
+            dist.all_reduce(found, group=self.pipeline)  # the other stages have 0
         return float(found)
 
 
 def _add_up(parameters: Iterable[nn.Parameter], group: Any) -> None:
-    """Add the gradients of all ranks of a group, in one message."""
+    """Add the gradients over all ranks of a group, in one message."""
     own = [p.grad for p in parameters if p.grad is not None]
     grads = [g.to_local() if isinstance(g, DTensor) else g for g in own]
     bucket = torch.cat([g.reshape(-1) for g in grads])
@@ -188,5 +188,5 @@ WAYS: dict[str, Callable[..., Way]] = {"ddp": Data, "fsdp": Sharded, "moe": Mixt
 
 
 def make(name: str, shape: Shape, rate: float, dims: tuple[int, int, int]) -> Way:
-    """A way by name; ``dims`` is for the hybrid alone."""
+    """Make a way by name; only ``hybrid`` uses ``dims``."""
     return WAYS[name](shape, rate, dims) if name == "hybrid" else WAYS[name](shape, rate)

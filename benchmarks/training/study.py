@@ -1,7 +1,7 @@
 """Effect of codecs on a loss: all strategies, several policies and seeds; a table, and curves.
 
-``python -m benchmarks.training.study --seeds 5``. Each run is a process group of its own under mpiexec; what
-is there already is not run again. Losses are compared with those of ``lossless``, seed by seed.
+``python -m benchmarks.training.study --seeds 5``. Each run is a job of its own under mpiexec; runs that the
+results already have are not repeated. Losses are compared with those of ``lossless``, seed by seed.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def finals(runs: list[dict], study: str, policy: str) -> dict[int, float]:
 
 
 def table(runs: list[dict]) -> list[str]:
-    """Lines of Markdown: the loss beside that of lossless, and how much was sent."""
+    """Lines of a Markdown table: losses, differences from lossless, and bytes sent."""
     lines = [
         "| way | policy | seeds | validation loss | above lossless | MB sent | ratio |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
@@ -105,7 +105,7 @@ def table(runs: list[dict]) -> list[str]:
 
 
 def draw(runs: list[dict], path: Path) -> None:
-    """Validation loss over steps, a panel for each way; the mean over seeds, and all of them around it."""
+    """Draw validation losses over steps, with a panel for each way: mean and range over seeds."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -34,7 +34,7 @@ def policy(text: str) -> Any:
 
 
 def _share(i: int, rise: int, steps: int) -> float:
-    """The share of its learning rate that the optimizer has at step ``i``."""
+    """Factor on the learning rate at step ``i``."""
     risen = min(1.0, (i + 1) / max(rise, 1))
     return risen * (0.55 + 0.45 * cos(pi * i / steps))
 
