@@ -1,4 +1,4 @@
-"""Allreduce and Reduce in few rounds, on one level and on two, against plain MPI."""
+"""Allreduce and Reduce by recursive halving, on one level and on two, against plain MPI."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,8 @@ import compcoll
 from compcoll import Policy, Rule
 from compcoll.algorithms import allgather, recursive_halving
 
-#: Parts that are exchanged as a whole, that are cut in the first round, in each; of several chunks.
+#: Elements of arrays that are exchanged whole, cut in the first round, cut in every round; the last has
+#: several chunks.
 SIZES = [1, 700, 3_000, 30_001]
 PLACEMENTS = ["", *{3: ["0,0,1"], 4: ["0,0,1,1", "0,1,0,1", "3,7,7,7"]}.get(MPI.COMM_WORLD.size, [])]
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank sends nothing")
@@ -28,7 +29,7 @@ def halving(comm, codec, **rule):
 
 
 def same(comm, array) -> bool:
-    """Whether all ranks hold the same bytes."""
+    """True if all ranks hold the same bytes."""
     return len(set(comm.allgather(bits(array)))) == 1
 
 
@@ -84,7 +85,7 @@ def test_values_that_no_codec_may_harm(comm, agree, levels):
 
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size != 4, reason="four ranks take one round, or two of pairs")
-@pytest.mark.parametrize("n", [3_001, 6_007, 30_011])  # all exchanged, cut once, cut twice: in no other test
+@pytest.mark.parametrize("n", [3_001, 6_007, 30_011])  # whole, cut once, cut twice: in no other test
 @pytest.mark.parametrize("dtype", ["f4", "f2", "i4"])
 def test_several_rounds(comm, agree, monkeypatch, n, dtype):
     for module in (allgather, recursive_halving):

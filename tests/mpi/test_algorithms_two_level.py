@@ -1,4 +1,4 @@
-"""Two levels: ranks that declare themselves to be on several nodes, against plain MPI."""
+"""Algorithms on two levels against plain MPI, with ranks that are declared to be on several nodes."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from compcoll.operations import ALGORITHMS
 from compcoll.policy import trial
 
 N = 30_001
-#: By the number of ranks: in order, round robin, uneven.
+#: Nodes of the ranks, by the number of ranks: in order, round robin, uneven.
 PLACEMENTS = {3: ["0,0,1", "0,1,0"], 4: ["0,0,1,1", "0,1,0,1", "3,7,7,7"]}.get(MPI.COMM_WORLD.size, [])
 pytestmark = pytest.mark.skipif(not PLACEMENTS, reason="needs nodes of which one has several ranks")
 dtypes = pytest.mark.parametrize("dtype", [np.dtype(c) for c in ("f4", "f2", "c16", "i4")] + [BF16], ids=str)
@@ -30,13 +30,13 @@ def accelerated(comm, codec="lossless", **rule):
 
 
 def same(comm, array) -> bool:
-    """Whether all ranks hold the same bytes."""
+    """True if all ranks hold the same bytes."""
     return len(set(comm.allgather(bits(array)))) == 1
 
 
 @dtypes
 def test_small_blocks_for_all(comm, agree, nodes, dtype):
-    """What a node has for a rank of another one travels as one message."""
+    """Small blocks from one node to a rank of another node travel as one message, and results are MPI's."""
     ours, rank, size = accelerated(comm), comm.rank, comm.size
     n = 4096 // dtype.itemsize
     sent = data(n * size, dtype, rank)
@@ -52,7 +52,11 @@ def test_small_blocks_for_all(comm, agree, nodes, dtype):
 
 
 def inside_messages(nodes) -> int:
-    """Those of blocks that stay inside, and of blocks for other nodes, to each rank that gathers any."""
+    """Number of messages inside nodes.
+
+    Each rank sends one message to each other rank of its node, and blocks for other nodes to each rank of its
+    node that gathers such blocks.
+    """
     found = 0
     for node in set(nodes):
         near = nodes.count(node)
@@ -62,7 +66,7 @@ def inside_messages(nodes) -> int:
 
 
 def test_small_blocks_with_errors(comm, agree, nodes):
-    """The bound holds for what is gathered in memory of its own, whatever codec it goes by inside."""
+    """Alltoall of small blocks keeps its error bound, whichever codec the messages inside a node use."""
     rank, size = comm.rank, comm.size
     sent = data(1024 * size, "f4", rank)
     want, got = np.zeros((2, 1024 * size), "f4")
@@ -158,7 +162,7 @@ def test_replicas(comm, agree, nodes, codec):
 
 
 def test_values_that_no_codec_may_harm(comm, agree, nodes):
-    """NaN of one rank is in everybody's sum, and only there; chunks with it go out lossless."""
+    """One rank's NaN appears in every rank's sum, in its place only: chunks with NaN are sent lossless."""
     ours = accelerated(comm, "zfp:rate=8")
     mine, got = np.ones(N, "f4"), np.zeros(N, "f4")
     if comm.rank == 1:
@@ -178,7 +182,7 @@ def test_one_result_for_all_runs(comm, agree, nodes):
 
 @sums
 def test_errors_are_those_of_nodes(comm, agree, nodes, algorithm):
-    """Fewer values are rounded than in one level, and less is promised for them."""
+    """Allreduce on two levels rounds fewer values than on one level, and reports a smaller bound."""
     parts = [data(N, "f4", r) for r in range(comm.size)]
     want, errors, bounds = sum(part.astype("f8") for part in parts), [], []
     for levels in (1, 2):
@@ -227,7 +231,7 @@ def test_nonblocking_and_persistent(comm, agree, nodes):
 
 
 def test_strided_blocks(comm, agree, nodes):
-    """Every other element, by a derived datatype."""
+    """Bcast on two levels writes every other element of a derived datatype and leaves the gaps alone."""
     ours, rank = accelerated(comm), comm.rank
     vector = MPI.FLOAT.Create_vector(N, 1, 2).Commit()
     got = data(2 * N, "f4", rank)
@@ -238,7 +242,7 @@ def test_strided_blocks(comm, agree, nodes):
 
 
 def test_parts_of_a_communicator(comm, agree, nodes):
-    """Of one node, of one rank a node, and of all in reverse."""
+    """Parts of a communicator use two levels if and only if they have several nodes and more ranks."""
     ours, rank = accelerated(comm, "zfp:rate=16"), comm.rank
     for color, key in ((nodes[rank], rank), (nodes[: rank + 1].count(nodes[rank]), rank), (0, -rank)):
         part = ours.Split(color, key)
@@ -279,7 +283,7 @@ def test_a_codec_inside(comm, agree, nodes):
     mine, got = data(N, "f4", rank), np.zeros(N, "f4")
     ours.Allreduce(mine, got)
     plain.Allreduce(mine, got)
-    # Contributions are coded by it; results go on as their frames, since it would change them.
+    # The codec applies to contributions. Results go on in their own frames, because it would change them.
     inside, without = (comm.allreduce(one.report.inside_nbytes) for one in (ours, plain))
     assert inside < 0.7 * without
     assert agree(same(comm, got))
@@ -302,7 +306,7 @@ def test_nodes_that_are_none(comm, agree, monkeypatch):
 
 
 def test_an_error_of_one_rank(comm, agree, nodes):
-    """A root that may not write raises its own error, and nobody waits for it."""
+    """A root whose buffer is read-only gets ERR_BUFFER, and the other ranks get FRAME without hanging."""
     ours, root = accelerated(comm, "zfp:rate=8"), 1
     block = data(N, "f4", comm.rank)
     block.flags.writeable = comm.rank != root

@@ -1,4 +1,4 @@
-"""Alltoallw, which gives each pair of ranks a datatype of its own, as plain MPI has it."""
+"""Alltoallw, with a datatype for each pair of ranks, against plain MPI."""
 
 import numpy as np
 import pytest
@@ -17,13 +17,13 @@ def ours(comm):
 
 
 def shares(n, size):
-    """(n, first) of each rank's part of an axis."""
+    """``(n, first)`` of each rank's part of an axis."""
     bounds = [n * r // size for r in range(size + 1)]
     return [(bounds[r + 1] - bounds[r], bounds[r]) for r in range(size)]
 
 
 def slabs(shape, axis, parts, base):
-    """A committed subarray type of an array of this shape for each part of one of its axes."""
+    """Committed subarray types, one for each part of an axis of an array of this shape."""
     types = []
     for n, first in parts:
         sub, starts = list(shape), [0] * len(shape)
@@ -33,7 +33,7 @@ def slabs(shape, axis, parts, base):
 
 
 def transposition(comm, shape, before, after, dtype="c16"):
-    """The transposition of a distributed array as mpi4py-fft does it: what it needs and what comes out."""
+    """Transposition of a distributed array as in mpi4py-fft: (input, result, send types, receive types)."""
     base = MPI.Datatype.fromcode(np.dtype(dtype).char)
     whole = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
     parts = [shares(n, comm.size) for n in shape]
@@ -55,7 +55,7 @@ def free(*types):
 
 @pytest.fixture(params=FORMS)
 def alltoallw(request):
-    """Any form, as a function of the communicator too."""
+    """Alltoallw in any form, as a function of the communicator and the arguments."""
     method = OPERATIONS["Alltoallw"].forms[FORMS.index(request.param)]
     return lambda comm, *args: complete(comm, method, args)
 
@@ -89,7 +89,7 @@ def test_transposition_of_what_is_in_place(comm, ours, agree, alltoallw):
 
 
 def test_each_pair_has_its_type(comm, ours, agree, alltoallw):
-    """Basic types that differ from pair to pair, a mixed one, other layouts at the other end, empty ones."""
+    """Values are MPI's if types, layouts and counts differ between pairs, with mixed and empty ones."""
     size, rank = comm.size, comm.rank
     mixed = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.INT, MPI.DOUBLE]).Create_resized(0, 16)
     bases = [MPI.DOUBLE, MPI.FLOAT, mixed, MPI.INT]
@@ -142,7 +142,7 @@ def recvs_shape(comm, shape, axis):
 @pytest.mark.skipif(MPI.COMM_WORLD.size < 3, reason="needs two peers of different types")
 @pytest.mark.parametrize("form", ["Alltoallw", "Ialltoallw"])
 def test_report_of_a_call_of_several_types(comm, nodes_of_one, agree, form):
-    """Each type is a part of its own, and all of them are in the report; the call counts once."""
+    """Each datatype is a part of its own, the report sums all parts, and the call is counted once."""
     fresh = comm.Dup()
     ours, size, n = compcoll.Comm(fresh, "raw", min_nbytes=0), comm.size, 10_000
     kinds = [(MPI.FLOAT, 4), (MPI.DOUBLE, 8)]

@@ -1,4 +1,4 @@
-"""Each operation of ``compcoll bench``, on large messages: results are those of plain MPI."""
+"""Every operation of ``compcoll bench`` on large messages gives plain MPI's results."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The flow of the demo against NumPy's transform, exact solutions, its balance of energy, and one rank."""
+"""Demo flow against NumPy's transform, exact solutions, its balance of energy, and a run on one rank."""
 
 import numpy as np
 import pytest
@@ -11,12 +11,12 @@ N = 12  # divisible by every number of ranks in use
 
 
 def planar(x, y, z):
-    """The two-dimensional vortex: an exact solution, which decays as exp(-2 t viscosity)."""
+    """Velocity of the two-dimensional vortex: an exact solution, which decays as exp(-2 t viscosity)."""
     return np.sin(x) * np.cos(y), -np.cos(x) * np.sin(y), 0.0
 
 
 def sheared(x, y, z):
-    """A flow without symmetry."""
+    """Velocity of a flow without symmetry."""
     return np.sin(y + z), 0.5 * np.cos(x - 2 * z) + np.sin(z), np.cos(x + y) - np.sin(2 * x)
 
 
@@ -37,7 +37,7 @@ def slab(comm, n=N):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-14), (np.float32, 2e-6)])
 def test_transform_equals_numpys(comm, agree, dtype, tolerance):
-    """All modes that are kept are on one rank each, and there and back is where it began."""
+    """The transform gives NumPy's modes, keeps each on one rank, and ``backward`` inverts it."""
     transform = SlabFFT(comm, N, dtype)
     points = np.random.default_rng(1).normal(size=(2, N, N, N)).astype(dtype)
     modes = transform.forward(points[:, slab(comm)])

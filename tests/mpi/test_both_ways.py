@@ -1,4 +1,4 @@
-"""Exchanges of large messages, whose chunks may wait for the other rank's, against MPI's own."""
+"""Exchanges of large messages, whose chunks may wait for the other rank's chunks, against plain MPI."""
 
 import threading
 from itertools import product
@@ -23,7 +23,7 @@ def ours(comm, request):
 
 @pytest.fixture
 def peer(comm):
-    """The rank beside this one in a pair; a rank without one is its own."""
+    """The rank beside this one in a pair; the rank itself if it has none."""
     other = comm.rank ^ 1
     return other if other < comm.size else comm.rank
 
@@ -72,7 +72,7 @@ def persistent(c, a, b, peer):
 
 
 def probe(c, a, b, peer):
-    """Nobody has posted a receive when the messages leave."""
+    """Exchange in which no receive is posted when the messages are sent."""
     send = c.Isend(a, peer, TAG)
     c.Probe(peer, TAG)
     c.Recv(b, peer, TAG)
@@ -86,7 +86,7 @@ def matched_probe(c, a, b, peer):
 
 
 def answer(c, a, b, peer):
-    """The lower rank has posted the receive of an answer, which is sent once the request has arrived."""
+    """Exchange in which the lower rank has posted the receive of the answer to its message."""
     if c.rank < peer:
         receive = c.Irecv(b, peer, TAG)
         c.Send(a, peer, TAG)

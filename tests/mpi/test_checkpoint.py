@@ -1,4 +1,4 @@
-"""Checkpoints: the newest complete set loads, exactly, with a folder or file lost, by any number of ranks."""
+"""Checkpoints: the newest complete set loads exactly, after a loss of files, on any number of ranks."""
 
 import errno
 import os
@@ -19,13 +19,13 @@ from compcoll.checkpoint import Checkpointer, Part, sets
 from compcoll.checkpoint import checkpointer as module
 
 N = 50_001
-#: Bits that are flipped in each case.
+#: Bits flipped in each case.
 FLIPS = 10
 
 
 @pytest.fixture
 def folder(comm):
-    """A folder that all ranks share."""
+    """Temporary folder that all ranks share."""
     made = comm.bcast(tempfile.mkdtemp(prefix="checkpoint-") if comm.rank == 0 else None)
     yield Path(made)
     comm.Barrier()
@@ -85,7 +85,7 @@ def test_save_and_load(comm, agree, folder, codec, has_local):
 
 
 def test_a_lost_folder(comm, agree, folder):
-    """That of one rank, before anything was flushed: it comes from the partner, and is written anew."""
+    """If one rank loses its local folder before a flush, its partner's copy loads and is written again."""
     if comm.size == 1:
         pytest.skip("a single rank has no partner")
     local = folder / f"local-{comm.rank}"
@@ -106,7 +106,7 @@ def test_a_lost_folder(comm, agree, folder):
 
 @pytest.mark.parametrize("case", checkpoint_flips.CASES)
 def test_any_flipped_bit(comm, agree, folder, case):
-    """A sample of what ``checkpoint_flips.py`` does: right, or an error on all ranks."""
+    """A load with one flipped bit is right or raises on all ranks: a sample of ``checkpoint_flips.py``."""
     counted = checkpoint_flips.flip(folder, comm, checkpoint_flips.CASES[case], FLIPS)
     assert agree(sum(counted[one] for one in checkpoint_flips.FINE) == FLIPS)
     if comm.size > 1 and case in ("copies", "local folders"):
@@ -114,7 +114,10 @@ def test_any_flipped_bit(comm, agree, folder, case):
 
 
 def test_a_damaged_set_without_another(comm, agree, folder):
-    """It is no missing one: a program that begins anew where there is none does not do that."""
+    """A load of a damaged set without another raises FrameError, not FileNotFoundError.
+
+    A program that starts anew if there is no set must not do so here.
+    """
     Checkpointer(folder, comm).save(arrays(comm.rank, 1), 1)
     comm.Barrier()
     if comm.rank == 0:
@@ -127,7 +130,7 @@ def test_a_damaged_set_without_another(comm, agree, folder):
 
 
 def test_an_incomplete_set(comm, agree, folder):
-    """One that not all ranks have written is not there."""
+    """A set that some rank has not written is passed over with a warning, and the previous set loads."""
     ours = Checkpointer(folder, comm)
     ours.save(arrays(comm.rank, 1), 1)
     ours.save(arrays(comm.rank, 2), 2)
@@ -144,7 +147,7 @@ def test_an_incomplete_set(comm, agree, folder):
 
 
 def test_other_numbers_of_ranks(comm, agree, folder):
-    """All ranks save, and one loads; one saves, and all load, whole rows and any box."""
+    """A set saved by all ranks loads on one, and a set saved by one loads on all, by rows and by boxes."""
     whole = data(37 * 11 * 5, "f4", 0).reshape(37, 11, 5)
     begin, end = comm.rank * 37 // comm.size, (comm.rank + 1) * 37 // comm.size
     Checkpointer(folder / "all", comm).save({"u": Part(whole[begin:end], whole.shape, (begin, 0, 0))}, 1)
@@ -168,7 +171,7 @@ def test_other_numbers_of_ranks(comm, agree, folder):
 
 
 def test_errors(comm, agree, folder):
-    """One rank's error is raised by all, and the set is not there."""
+    """An error of one rank in a save is raised on all ranks, and its set does not exist."""
     ours = Checkpointer(folder, comm)
     with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
         ours.load()
@@ -186,7 +189,7 @@ def test_errors(comm, agree, folder):
 
 
 def test_errors_of_one_rank(comm, agree, folder):
-    """All ranks have them."""
+    """An error of one rank in the constructor, in a load or in its folder is raised on all ranks."""
     last = comm.rank == comm.size - 1
     with pytest.raises((ValueError, RuntimeError), match="whole_every = 0"):
         Checkpointer(folder, comm, whole_every=0 if last else 1)
@@ -204,7 +207,7 @@ def test_errors_of_one_rank(comm, agree, folder):
 
 @pytest.mark.parametrize("codec", ["lossless", "delta"])
 def test_flushes_that_fail(comm, agree, folder, monkeypatch, codec):
-    """Those of one rank, and the program goes on: the sets before stay in the shared folder."""
+    """After failed flushes of one rank the program continues, and earlier sets stay in the shared folder."""
     write, shared = sets.write, folder / "shared"
     ours = Checkpointer(shared, comm, local=folder / f"local-{comm.rank}", codec=codec, whole_every=2)
     errors = []
@@ -239,7 +242,7 @@ def test_flushes_that_fail(comm, agree, folder, monkeypatch, codec):
 
 
 def test_a_full_disk(comm, agree, folder):
-    """Of one rank: the set is not there, the one before is, and later ones are once there is room."""
+    """One rank's disk is full: its set is discarded, the previous one loads, and later saves work again."""
     ours = Checkpointer(folder, comm)
     ours.save(arrays(comm.rank, 1), 1)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -258,7 +261,7 @@ def test_a_full_disk(comm, agree, folder):
 
 
 def test_a_full_disk_when_a_set_is_loaded(comm, agree, folder, monkeypatch):
-    """What was lost is not written anew; the values are there."""
+    """If a full disk prevents the rebuild of a lost file, the load warns and returns the values."""
     if comm.size == 1:
         pytest.skip("a single rank has no partner")
     ours = Checkpointer(folder, comm)
@@ -278,7 +281,7 @@ def test_a_full_disk_when_a_set_is_loaded(comm, agree, folder, monkeypatch):
 
 
 def test_two_jobs(comm, agree, folder, monkeypatch):
-    """In one folder, each of one rank: neither loads nor removes a set of the other."""
+    """Two jobs in one folder neither load nor remove each other's sets."""
     if comm.size == 1:
         pytest.skip("a job of its own needs another rank")
     alone = comm.Split(comm.rank, 0)
@@ -289,7 +292,7 @@ def test_two_jobs(comm, agree, folder, monkeypatch):
     if comm.rank == 1:
         with pytest.raises(FileExistsError, match=r"step-000000000005-.* neither saved nor loaded"):
             ours.save(arrays(1, 1000), 1000)
-        # Both have looked before either wrote.
+        # Both jobs have looked before either of them writes.
         with monkeypatch.context() as patched:
             patched.setattr(ours, "_refuse_others", lambda: None)
             ours.save(arrays(1, 1000), 1000)
@@ -308,7 +311,7 @@ def test_two_jobs(comm, agree, folder, monkeypatch):
 
 
 def test_a_job_that_is_started_again(comm, agree, folder, monkeypatch):
-    """It loads, saves where the last one ended, and removes what that one saved."""
+    """A restarted job loads the last set, continues after it, and removes the sets of the job before."""
     for run in range(3):
         monkeypatch.setattr(module, "_known", set())
         monkeypatch.setattr(module, "_jobs", {})
@@ -329,6 +332,6 @@ def test_functions(comm, agree, folder):
     checkpoint.wait(folder)
     assert agree(report.step == 4 and report.nbytes > 0)
     assert agree(np.allclose(checkpoint.load(folder).arrays["u"], np.arange(10.0), atol=1e-3))
-    for _ in range(3):  # by a reader of its own
+    for _ in range(3):  # through a reader of the call's own
         with pytest.raises(FileNotFoundError):
             checkpoint.load(folder / "none", comm=comm)

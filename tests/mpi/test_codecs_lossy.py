@@ -1,4 +1,4 @@
-"""Lossy collectives: identical replicas, the reported bound, and values that must not be harmed."""
+"""Lossy collectives: replicas are identical, errors are within the bound, and special values survive."""
 
 from itertools import product
 
@@ -17,7 +17,7 @@ N = 20_801
 SPECS = ["zfp:rate=16", "bfp:bits=6", "szp:abs=1e-3", "int8", "int4", "fp8"]
 many = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
 lossy = pytest.mark.parametrize("codec", SPECS)
-#: Each codec with float32, and each other type with one that keeps decoded values and with one that does not.
+#: Each codec with float32, and each other type with a codec that keeps decoded values and one that does not.
 typed_codecs = pytest.mark.parametrize(
     ("codec", "dtype"),
     [
@@ -41,12 +41,12 @@ def accelerated(comm, codec, algorithm=None, **more):
 
 
 def same(comm, array) -> bool:
-    """Whether all ranks hold the same bytes."""
+    """True if all ranks hold the same bytes."""
     return len(set(comm.allgather(bits(array)))) == 1
 
 
 def within(comm, ours, got, want) -> bool:
-    """Whether the error keeps what any rank reports; one that knows no bound promises none."""
+    """True if the error is within the largest bound that a rank reports, or if some rank reports none."""
     bounds = comm.allgather(ours.report.error_bound)
     if None in bounds:
         return True
@@ -84,7 +84,7 @@ def test_replicas(comm, agree, codec, dtype):
 )
 @pytest.mark.exhaustive(but=2)
 def test_results_that_are_written_past_the_cache(comm, agree, codec, dtype, offset):
-    """Of 4 MiB and more, to any address; nothing beside them is touched."""
+    """Results of 4 MiB and more are right at any address, and the bytes beside them are not touched."""
     ours, rank, size, dtype = compcoll.Comm(comm, codec=codec), comm.rank, comm.size, np.dtype(dtype)
     n = (5 << 20) // dtype.itemsize // size + 7
     room = np.full(n * size + offset + 9, 5).astype(dtype)
@@ -129,7 +129,7 @@ def test_sums(comm, agree, codec, dtype, algorithm):
 @lossy
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling"])
 def test_owner_in_place(comm, agree, codec, algorithm):
-    """The owner's block is what it sends from: a chunk that goes lossless keeps its values, others change."""
+    """In place, the owner's block gets the values that others decode; lossless chunks keep theirs."""
     rank, size = comm.rank, comm.size
     if algorithm == "recursive_doubling" and size not in (2, 4):
         pytest.skip("needs a power of two of ranks")
@@ -145,7 +145,7 @@ def test_owner_in_place(comm, agree, codec, algorithm):
     assert agree(same(comm, got) and bits(got) == bits(elsewhere))
     assert agree(all(np.isnan(got[r, n + 5]) for r in range(size)))
     assert agree(all(bits(got[r, :n]) != bits(parts[r][:n]) for r in range(size)))
-    if not codec.startswith("szp"):  # which has a place for NaN
+    if not codec.startswith("szp"):  # szp encodes NaN itself
         assert agree(all(bits(got[r, n : 2 * n]) == bits(parts[r][n : 2 * n]) for r in range(size)))
 
 
@@ -170,7 +170,7 @@ def test_owner_exact(comm, agree, codec):
 @many
 @pytest.mark.parametrize("algorithm", ALGORITHMS["Bcast"])
 def test_read_only_root(comm, agree, algorithm):
-    """A root that may not be written cannot take decoded values: an error for all; the next call works."""
+    """A read-only root, which cannot take decoded values, is an error for all; the next call works."""
     root = comm.size - 1
     got = data(N, "f4", root) if comm.rank == root else np.zeros(N, "f4")
     got.flags.writeable = comm.rank != root
@@ -185,14 +185,14 @@ def test_read_only_root(comm, agree, algorithm):
     assert agree((bits(got) == bits(data(N, "f4", root))) == (comm.rank == root) and got.any())
 
 
-#: Each for a chunk of its own.
+#: Special values, each for a chunk of its own.
 SPECIAL = ([np.nan, -np.nan], [np.inf, -np.inf], [-0.0], [1e-40, -1e-42], [3e38, -3e38])
 
 
 @many
 @lossy
 def test_special_values(comm, agree, codec):
-    """Not one non-finite value is harmed, wherever it stands; the others keep the bound."""
+    """Non-finite values arrive with all their bits, wherever they stand, and the others keep the bound."""
     ours, rank, size = accelerated(comm, codec), comm.rank, comm.size
     parts = [data(N, "f4", r) for r in range(size)]
     for part in parts:
@@ -247,7 +247,7 @@ def test_signed_zeros_are_the_same_everywhere(comm, agree, codec):
 @many
 @pytest.mark.parametrize("codec", [*SPECS, "szp:abs=1e-9", "szp:rel=1e-3", "lossless", "mpc", "float"])
 def test_compressed_sums_of_16_bit_floats(comm, agree, codec):
-    """Also where a frame cannot be added."""
+    """Allreduce of 16-bit floats by the compressed algorithm is right, also if frames cannot be added."""
     dtype = BF16 if codec in ("zfp:rate=16", "szp:abs=1e-3", "int8", "mpc") else np.dtype("f2")
     ours, n = accelerated(comm, codec, "compressed"), 7168 * comm.size
     parts, got = [data(n, dtype, r) for r in range(comm.size)], np.zeros(n, dtype)
@@ -271,7 +271,7 @@ def test_compressed_sums_of_16_bit_floats(comm, agree, codec):
     ],
 )
 def test_the_bound_of_a_sum_holds(comm, agree, codec, dtype, algorithm):
-    """The rounding of the additions, and of the result, belongs to it."""
+    """The reported bound of a sum includes the rounding of the additions and of the result."""
     ours = accelerated(comm, codec, algorithm)
     noise = [np.random.default_rng(r).normal(size=N).astype(dtype) for r in range(comm.size)]
     for parts in (noise, [np.full(N, 3.7, dtype)] * comm.size):
@@ -286,7 +286,7 @@ def test_the_bound_of_a_sum_holds(comm, agree, codec, dtype, algorithm):
 @pytest.mark.parametrize("codec", ["szp:abs=1e-3", "int8", "bfp:bits=8"])
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
 def test_the_bound_of_complex_numbers(comm, agree, codec, dtype):
-    """It is one of their magnitude: both parts are off by as much."""
+    """The bound of complex numbers is one of their magnitude, as both parts have errors."""
     ours, rank, size = accelerated(comm, codec), comm.rank, comm.size
     real = dtypes_of_frames.real_dtype(np.dtype(dtype))
     parts = [
@@ -313,7 +313,7 @@ def test_the_bound_of_complex_numbers(comm, agree, codec, dtype):
 @pytest.mark.parametrize("codec", [*SPECS, "zfp:rate=8", "lossless"])
 @pytest.mark.parametrize(("op", "in_place"), [("Reduce_scatter", True), ("Reduce_scatter_block", False)])
 def test_the_bound_of_scattered_sums(comm, agree, codec, op, in_place):
-    """No rank's error is above its own bound, in place neither; and none of them is known to be exact."""
+    """No rank's error exceeds the rank's own bound, in place neither, and no bound is zero."""
     rank, size = comm.rank, comm.size
     for algorithm in ("ring", "direct", *(["compressed"] if codec.startswith("szp") else [])):
         ours = accelerated(comm, codec, algorithm)
@@ -344,7 +344,7 @@ def test_all_forms_of_a_sum_give_the_same_bits(comm, agree, codec, algorithm, op
     n = N if op == "Reduce_scatter_block" else N * size
     blocking, nonblocking, persistent = (np.zeros(n, "f4") for _ in range(3))
     algorithms = []
-    for _ in range(2):  # as decided, and as remembered
+    for _ in range(2):  # once decided, once remembered
         getattr(ours, op)(send, blocking)
         algorithms.append(ours.report.algorithm)
         getattr(ours, "I" + op.lower())(send, nonblocking).Wait()
@@ -365,7 +365,7 @@ def test_all_forms_of_a_sum_give_the_same_bits(comm, agree, codec, algorithm, op
     [("szp:rel=1e-1", "ring"), ("zfp:rate=6", "direct"), ("int4", "recursive_halving")],
 )
 def test_sums_near_the_largest_number(comm, agree, codec, dtype, algorithm):
-    """Errors make no sum infinite that is not; in float16, where they may, no bound is reported."""
+    """Errors make no finite sum infinite, except in float16, where no bound is reported then."""
     rank, size = comm.rank, comm.size
     real = dtypes_of_frames.real_dtype(dtype)
     most = float(ml_dtypes.finfo(real).max)
@@ -378,7 +378,7 @@ def test_sums_near_the_largest_number(comm, agree, codec, dtype, algorithm):
         exact = sum(part.view(real).astype(np.longdouble) for part in parts)
         got = np.zeros_like(parts[0])
         accelerated(comm, "lossless", algorithm).Allreduce(typed(parts[rank]), typed(got))
-        # By the rounding of the parts, and of the partial sums of several ranks.
+        # Values that are infinite by the rounding of the parts and of partial sums of several ranks.
         beyond = (np.abs(exact) > most) | ~np.isfinite(got.view(real).astype(float))
         for part in parts:
             part.view(real)[beyond] = 0

@@ -1,4 +1,4 @@
-"""Blocks coded in the shape of their arrays: the values are those of the zfp library on the whole array."""
+"""Blocks coded in the shapes of their arrays have the values of the zfp library on the whole array."""
 
 from math import prod
 
@@ -13,9 +13,9 @@ from compcoll.codecs.shapes import fitted
 
 zfpy = pytest.importorskip("zfpy")
 RATE = 8
-#: Elements of the largest planes that are one dimension where chunks are this small.
+#: Largest number of elements behind one index of the first dimension, for chunks this small.
 LARGEST = 1 << 15
-#: Several chunks of 16 KiB, the last one short, and one that is less than a chunk.
+#: Shapes of several chunks of 16 KiB, the last one short, and one of less than a chunk.
 SHAPES = [(45, 12, 36), (90, 216), (5, 9, 12, 36), (12, 1, 20)]
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
 
@@ -33,7 +33,7 @@ def field(shape, dtype="f4", seed=0) -> np.ndarray:
 
 
 def decoded(a: np.ndarray) -> bytes:
-    """What arrives of an array: the zfp library's values of the whole in its fitted shape."""
+    """Bytes that arrive of an array: the zfp library's values of the whole array in its fitted shape."""
     real = a.view(a.real.dtype)
     whole = real.reshape(fitted(real.shape, LARGEST) or -1)
     stream = zfpy.compress_numpy(whole, rate=RATE, write_header=False)
@@ -43,12 +43,12 @@ def decoded(a: np.ndarray) -> bytes:
 
 
 def receives(a: np.ndarray, n: int = 1) -> np.ndarray:
-    """Memory for n arrays, whose shape is not theirs."""
+    """Receive buffer for n arrays, in one dimension."""
     return np.zeros(n * a.size, a.dtype)
 
 
 def sent(comm, report, a) -> bool:
-    """Whether the report says that all of a rank's chunks had the array's dimensions."""
+    """True if the report says that all chunks of a rank had the array's dimensions."""
     ndim = len(fitted(a.view(a.real.dtype).shape, LARGEST)) or 1
     return set(report.dimensions) <= {ndim} and report.error_bound is not None
 
@@ -121,7 +121,7 @@ def test_alltoall(comm, ours, agree, shape, order):
 
 
 def test_alltoallv_of_slices(comm, ours, agree):
-    """Each block in its own shape; one that ends within a slice is values in a row."""
+    """Alltoallv codes each block in its own shape, and a block that ends inside a slice as one dimension."""
     rows = [8 + 8 * ((comm.rank + p) % 3) for p in range(comm.size)]
     a = field((sum(rows), 40, 20), seed=comm.rank)
     theirs = [8 + 8 * ((p + comm.rank) % 3) for p in range(comm.size)]
@@ -176,7 +176,7 @@ def test_messages(comm, agree, shape, chunk):
 
 
 def test_every_rank_has_its_own_shape(comm, ours, agree):
-    """All with the same number of values, and with plans for the calls that come again."""
+    """Ranks with other shapes of equal size decode each other's blocks, also in repeated calls with plans."""
     shapes = [(24, 30, 40), (7200, 4), (28800,), (60, 480), (8, 60, 60)]
     for turn in range(6):
         mine = shapes[(comm.rank + turn // 2) % len(shapes)]
@@ -188,7 +188,7 @@ def test_every_rank_has_its_own_shape(comm, ours, agree):
 
 
 def test_derived_types_have_the_shape_of_their_part(comm, ours, agree):
-    """What is sent from a part of an array is received side by side, and the other way round."""
+    """Parts of an array, sent by a derived type, are coded in their shape, whichever side uses the type."""
     sizes, part, start = (30, 30, 50), (24, 20, 36), (2, 4, 8)
     datatype = MPI.FLOAT.Create_subarray(sizes, part, start).Commit()
     inside = tuple(slice(a, a + n) for a, n in zip(start, part, strict=True))
@@ -252,7 +252,7 @@ def test_the_policy_turns_it_off(comm, agree, flat):
 
 @pytest.mark.parametrize("algorithm", ["ring", "direct", "compressed", "recursive_halving"])
 def test_sums_have_the_shape_that_the_policy_gives(comm, agree, algorithm):
-    """And only that one."""
+    """Sums are coded in the shape that the policy gives, and without one in one dimension."""
     rule = {"chunk_nbytes": 16384, "algorithm": algorithm}
     ours = compcoll.Comm(comm, "zfp:rate=16", min_nbytes=0, policy={"shape": [12, 36], "rule": [rule]})
     parts = [field((45, 12, 36), seed=r) for r in range(comm.size)]
@@ -284,7 +284,7 @@ def test_given_dimensions_serve_what_has_no_shape(comm, agree):
 
 
 def test_ranks_with_devices_take_part(comm, ours, agree, device):
-    """They decode what comes in a shape; what they send themselves are values in a row."""
+    """Ranks with GPUs decode blocks in a shape, and send their own blocks in one dimension."""
     has_one = comm.rank % 2 == 1
     shape = SHAPES[0]
     a = field(shape, seed=comm.rank)

@@ -1,4 +1,4 @@
-"""Every accelerated collective against MPI's own, bit for bit under a lossless policy."""
+"""Every accelerated collective against plain MPI, bit for bit with a lossless policy."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from compcoll.engine import _engine
 from compcoll.operations import ALGORITHMS, OPERATIONS, Decides
 
 SUMS = ["ring", "direct", "recursive_halving"]
-#: Elements of a block, from none to several chunks, with the fewest bytes of a compressed message.
+#: Elements of a block, from none to several chunks, and the fewest bytes of a compressed message.
 SIZES = [(0, 0), (1, 0), (1023, 0), (20001, 1 << 14)]
 
 
@@ -24,7 +24,7 @@ def with_algorithm(comm, name: str, codec: str = "lossless"):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_values_are_those_of_mpi(comm, agree, dtype):
-    """Counts are uneven, with zeros, and roots change; what lies between blocks is not touched."""
+    """Values are MPI's with uneven counts, zero counts and changing roots, and gaps are not touched."""
     first = DTYPES.index(dtype)
     for i, (n, least) in enumerate(SIZES[first % 2 :: 2]):
         ours, root = compcoll.Comm(comm, "lossless", min_nbytes=least), (i + first // 2) % comm.size
@@ -38,12 +38,12 @@ def test_values_are_those_of_mpi(comm, agree, dtype):
 @pytest.mark.parametrize("form", range(3), ids=["blocking", "nonblocking", "persistent"])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
 def test_each_form_is_accelerated(comm, agree, dtype, form):
-    """The persistent ones on MPI libraries that have none as well."""
+    """Each form of each collective is accelerated, persistent ones also with MPI libraries that have none."""
     ours = compcoll.Comm(comm, "lossless", min_nbytes=1000)
     for seed, call in enumerate(collectives(comm.rank, comm.size, 5003).values()):
         before = ours.calls_accelerated
         check(comm, ours, agree, call, dtype, form, seed)
-        # Messages between two ranks of a node are left to MPI where there are several nodes.
+        # MPI carries messages between two ranks of a node if there are several nodes.
         pairs = OPERATIONS[call.name].decides is Decides.PAIR and ours._marked.facts.nodes
         expected = comm.size > 1
         assert agree(pairs or ours.calls_accelerated == before + expected), call.name
@@ -116,7 +116,10 @@ def test_threads_give_the_same(comm, agree, request):
 
 
 def test_workers_help_with_long_calls_alone(comm, agree, request):
-    """A rank that loses its core while it codes takes a short call for a long one, until the next."""
+    """Worker threads help with long calls and not with short ones.
+
+    A rank that loses its core while it codes takes a short call for a long one, until the next call.
+    """
     ours = compcoll.Comm(comm, "zfp:rate=16", min_nbytes=0)
     before = _engine.workers()
     request.addfinalizer(lambda: _engine.set_workers(before))
@@ -127,12 +130,12 @@ def test_workers_help_with_long_calls_alone(comm, agree, request):
         for _ in range(n_calls):
             ours.Allgather(parts, everything)
             helped.append(ours.report.workers)
-        assert agree(workers * (comm.size > 1) in helped[1:])  # the first finds how long coding takes
+        assert agree(workers * (comm.size > 1) in helped[1:])  # the first call measures how long coding takes
         assert agree(np.abs(everything[comm.rank * n :][:n] - parts).max() <= ours.report.error_bound)
 
 
 def test_a_call_in_place_is_told_from_one_that_is_not(comm, agree):
-    """Their counts and types are the same."""
+    """In-place calls are distinguished from other calls with the same counts and types."""
     ours, n = compcoll.Comm(comm, "lossless", min_nbytes=0), 300
     want = np.full(n, sum(range(comm.size)), "f8")
     for in_place in (True, False, True):

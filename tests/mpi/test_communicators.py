@@ -1,4 +1,4 @@
-"""Communicators made from communicators, and everything that goes to MPI unchanged."""
+"""Communicators made from communicators, and calls that MPI carries unchanged."""
 
 import copy
 import pickle
@@ -20,7 +20,7 @@ def ours(comm):
 
 
 def works(new, policy) -> bool:
-    """Whether a communicator accelerates as its origin does."""
+    """True if a communicator has this policy and accelerates calls."""
     got = data(N, "f4", new.rank)
     new.Bcast(got, new.size - 1)
     close = np.allclose(got, data(N, "f4", new.size - 1), atol=1e-3)
@@ -28,7 +28,7 @@ def works(new, policy) -> bool:
 
 
 def within_cart(make):
-    """A communicator and what is made of it."""
+    """Maker that returns a Cartesian communicator, and one made from it."""
     return lambda c: [grid := c.Create_cart([c.size, 1]), make(grid)]
 
 
@@ -52,7 +52,7 @@ MAKERS = {
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_makers(comm, ours, agree, make):
-    """Communicators that the class here and mpi4py's own make are known to the layer until they are freed."""
+    """Communicators made by wrappers and by mpi4py's classes are known to the layer until they are freed."""
     before = _engine.marked_count()
     for of in (ours, MPI.Intracomm(ours)):
         made = make(of)
@@ -114,7 +114,7 @@ def test_intercommunicator(comm, ours, agree):
 
 
 def test_from_a_group(comm, agree):
-    """A plain one, which may be wrapped."""
+    """A communicator made from a group is a plain one, which can be wrapped."""
     group = comm.Get_group()
     try:
         new = compcoll.Comm.Create_from_group(group, "compcoll test")
@@ -132,7 +132,7 @@ def test_from_a_group(comm, agree):
 
 
 def test_pickle_gives_a_wrapper():
-    """Of the communicators that MPI has from the beginning, as of mpi4py's own; others cannot be pickled."""
+    """A pickled or copied wrapper of a predefined communicator is equal; others cannot be pickled."""
     ours = compcoll.Comm(MPI.COMM_WORLD, "zfp:rate=9", min_nbytes=5, owner_exact=True)
     for again in (pickle.loads(pickle.dumps(ours)), copy.copy(ours), copy.deepcopy(ours)):
         assert type(again) is compcoll.Comm
@@ -146,7 +146,7 @@ def test_pickle_gives_a_wrapper():
 
 
 def test_repr(comm, agree):
-    """It tells name, place and policy, and whether there is anything behind the communicator."""
+    """The repr of a wrapper shows its name, rank, size and policy, or that the communicator is null."""
     ours = compcoll.Comm(comm, "zfp:rate=9", min_nbytes=5)
     ours.Set_name("fields")
     assert agree(
@@ -159,7 +159,10 @@ def test_repr(comm, agree):
 
 
 def test_hundreds_of_communicators(comm, agree):
-    """Sixteen share a private one: MPICH has room for 2,040 of both, and so not for one each."""
+    """More than a thousand duplicates can exist.
+
+    Sixteen of them share a private communicator: MPICH has room for 2,040 in all, too few for one each.
+    """
     ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     kept = [ours.Dup() for _ in range(1100)]
     got = data(N, "f4", comm.rank)

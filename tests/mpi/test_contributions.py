@@ -1,4 +1,4 @@
-"""Ranks that contribute or receive nothing may describe that as they like."""
+"""Ranks that contribute or receive nothing may describe their empty blocks in any way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def empty_struct() -> MPI.Datatype:
     return MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.DOUBLE, MPI.INT]).Commit()
 
 
-#: A block without elements, of which MPI compares no types.
+#: Blocks without elements, whose types MPI does not compare.
 NOTHING = {
     "array of another type": lambda: np.zeros(0, "f8"),
     "bytes": lambda: bytearray(),
@@ -32,13 +32,13 @@ NOTHING = {
 
 
 def of_each(nothing: Any, op: str, size: int) -> list:
-    """The same in place of a block for each rank."""
+    """Argument with an empty block for each rank."""
     buffer, n, datatype = nothing if isinstance(nothing, list) else (nothing, 0, MPI.BYTE)
     return [buffer, ([n] * size, [0] * size), [datatype] * size if op == "Alltoallw" else datatype]
 
 
 def arguments(op: str, comm, idle: list[int], nothing: Any) -> tuple[tuple, np.ndarray]:
-    """Arguments of a call of int64, and the array that it writes to."""
+    """Arguments of a call of int64, and the array that the call writes."""
     size, rank = comm.size, comm.rank
     counts = [0 if r in idle else N + r for r in range(size)]
     pairs = [[0 if {i, j} & set(idle) else N for j in range(size)] for i in range(size)]

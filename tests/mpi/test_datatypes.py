@@ -1,4 +1,4 @@
-"""Derived datatypes in all calls, as plain MPI has them."""
+"""Derived datatypes in all calls, against plain MPI."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def square(base, order=MPI.ORDER_C):
     return base.Create_subarray([60, 70], [50, 60], [3, 7], order)
 
 
-#: Each has 3000 elements of the basic type, within 20000.
+#: Types of 3000 elements of a basic type, within 20000.
 TYPES = {
     "contiguous": lambda base: base.Create_contiguous(3000),
     "vector": lambda base: base.Create_vector(1000, 3, 5),
@@ -63,12 +63,12 @@ def message(c, a, b, one, other):
         c.Recv([b, 1, other], c.size - 1)
 
 
-#: Bytes from one block to the next, a multiple of all extents that are needed.
+#: Bytes from one block to the next, a multiple of all extents in use.
 ROOM = 200000
 
 
 def spread(datatype):
-    """A datatype for each of many blocks, one after another."""
+    """Datatype for consecutive blocks, one for each rank."""
     _SPREAD.append(datatype.Create_resized(0, ROOM).Commit())
     return _SPREAD[-1]
 
@@ -91,7 +91,7 @@ def rooted(c, spec, root=0):
     return spec if c.rank == root else None
 
 
-#: (communicator, what is sent, what is received, datatypes of both)
+#: Calls, as functions of (communicator, send buffer, receive buffer, datatypes of both).
 CALLS = {
     "Bcast": lambda c, a, b, one, other: c.Bcast([a, 1, one] if c.rank == 0 else [b, 1, other]),
     "Allgather": lambda c, a, b, one, other: c.Allgather([a, 1, one], [b, 1, spread(other)]),
@@ -114,7 +114,7 @@ SOME = [(kind, list(CALLS)[(i + k) % len(CALLS)]) for i, kind in enumerate(TYPES
 
 @pytest.mark.parametrize(("kind", "name"), SOME)
 def test_every_call(comm, ours, agree, kind, name):
-    """One layout where it is sent and another one where it is received; the gaps stay as they were."""
+    """Values are MPI's with different layouts at both ends, and gaps are not touched."""
     kinds, make = list(TYPES.values()), TYPES[kind]
     base, partner = MPI.FLOAT, kinds[(kinds.index(make) + comm.rank) % len(kinds)]
     one, other = make(base).Commit(), partner(base).Commit()
@@ -126,7 +126,7 @@ def test_every_call(comm, ours, agree, kind, name):
     one.Free()
     other.Free()
     assert agree(bits(got) == bits(want))
-    report = ours.report  # a message whose frame would be longer goes as it is
+    report = ours.report  # a message whose frame would be longer is sent uncompressed
     expected = comm.size > 1 and not (name == "Sendrecv" and "longer" in report.reason)
     assert agree(report.accelerated == expected or name == "Send")
 

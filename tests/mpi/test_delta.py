@@ -1,4 +1,4 @@
-"""Persistent calls that send what changed: exact, whatever happens to buffers between two starts."""
+"""Persistent calls that send differences are exact, whatever happens to buffers between two starts."""
 
 import internals
 import numpy as np
@@ -22,7 +22,7 @@ def ours(comm):
 
 
 def value(dtype, n: int, rank: int, start: int) -> np.ndarray:
-    """Values of a rank of which a few change with each start."""
+    """Values of a rank, a few of which change with each start."""
     values = data(n, dtype, rank)
     words = values.view(f"u{np.dtype(dtype).itemsize}")
     for k in range(start):
@@ -32,7 +32,7 @@ def value(dtype, n: int, rank: int, start: int) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", [BF16, "f4", "f8", "i4"], ids=str)
 def test_exact(comm, ours, agree, dtype):
-    """Receivers overwrite what they have received; from the second start on little is sent."""
+    """Calls are exact although receivers overwrite results, and send little from the second start on."""
     size, rank = comm.size, comm.rank
     one, own = np.zeros(N, dtype), np.zeros(N, dtype)
     all_, mine, into = np.zeros(N * size, dtype), np.zeros(N * size, dtype), np.zeros(N * size, dtype)
@@ -68,7 +68,7 @@ def test_exact(comm, ours, agree, dtype):
 
 
 def test_other_calls_are_lossless(comm, ours, agree):
-    """And the report says why."""
+    """Calls that are not persistent or that reduce are lossless, and the report gives the reason."""
     values = data(N, "f4", 0)
     for _ in range(2):
         ours.Bcast(values, 0)
@@ -89,7 +89,7 @@ def test_other_calls_are_lossless(comm, ours, agree):
 
 
 def test_damage(comm, ours, agree):
-    """A receiver that has lost its base raises until the call is prepared again; values are never wrong."""
+    """A receiver that has lost its base raises until the call is prepared again; no value is wrong."""
     last = comm.size - 1
     values = np.zeros(N, BF16)
 
@@ -121,7 +121,7 @@ def test_damage(comm, ours, agree):
 
 
 def test_strided_and_uneven(comm, ours, agree):
-    """Buffers that are not contiguous, and counts that differ."""
+    """Persistent Allgatherv with a strided buffer and uneven counts sends differences and is exact."""
     counts = [N // (1 + i % 3) for i in range(comm.size)]
     spread = np.zeros((counts[comm.rank], 3), "f4")
     column = MPI.FLOAT.Create_vector(counts[comm.rank], 1, 3).Commit()
@@ -144,7 +144,7 @@ def ends(comm) -> tuple[int, int]:
 
 
 def test_messages_are_lossless(comm, ours, agree):
-    """Of persistent messages no end keeps the values either."""
+    """Persistent messages are lossless, because neither end keeps a base."""
     behind, before = ends(comm)
     out, got = np.zeros(N, "f4"), np.zeros(N, "f4")
     send, receive = ours.Send_init(out, behind, 5), ours.Recv_init(got, before, 5)
