@@ -1,4 +1,4 @@
-"""Chunks that a codec refuses or chooses codecs for, and sums of frames: all of it happens on the device."""
+"""Fallbacks of chunks, codecs chosen by chunk, and sums of frames: all of it happens on the device."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ N = 1 << 10
 
 
 def launched(device, part) -> int:
-    """How often kernels were launched whose names have something."""
+    """Number of launches of kernels whose names contain ``part``."""
     return sum(n for name, n in device.launches.items() if part in name)
 
 
@@ -21,7 +21,7 @@ def chunked(comm, codec, **rule):
 
 
 def mixed(rank):
-    """A chunk each for ``mpc``, ``float`` and ``raw``; one that looks compressible and is not."""
+    """One chunk each for ``mpc``, ``float`` and ``raw``, and one that only looks compressible."""
     rng = np.random.default_rng(rank)
     steps = np.arange(N, dtype="f4")
     weights = (0.02 * rng.standard_normal(N)).astype("f4")
@@ -31,7 +31,7 @@ def mixed(rank):
 
 
 def both(c, device, op, send, m, *more):
-    """The results of host and device, with what the reports say of each."""
+    """True if host and device memory give equal results and equal reports."""
     results = []
     for on in (np.asarray, device.array):
         recv = on(np.full(m, 7, send.dtype))
@@ -48,7 +48,7 @@ def test_lossless_chooses_for_each_chunk(comm, agree, device):
     assert agree(both(c, device, "Alltoall", send, send.size))
     if comm.size > 1:
         assert agree(set(c.report.codecs) == {"mpc", "float", "raw"})
-        # The samples of all chunks come together, and then what one codec encodes.
+        # One launch copies the samples of all chunks, and one encodes all chunks of one codec.
         assert agree(device.launches["raw_copy"] > 1)
         assert agree(device.launches["float_encode_f32"] == 1)
         assert agree(device.launches["mpc_encode_32"] == 1)
@@ -92,11 +92,11 @@ def test_frames_are_added_without_decoding(comm, agree, device, dtype):
     c = chunked(comm, "szp:abs=1e-2", algorithm="compressed")
     assert agree(both(c, device, "Reduce_scatter_block", send, 3 * N))
     kind = f"{np.dtype(dtype).kind}{8 * np.dtype(dtype).itemsize}"
-    # Each chunk once for each step of the ring; a launch adds all that have come since the last.
+    # Each step of the ring adds each chunk once; one launch adds all chunks that have arrived since the last.
     n_chunks = -(-3 * N * send.itemsize // (4 * N))
     most = (comm.size - 1) * n_chunks
     assert agree(min(most, 1) <= device.launches[f"szp_sum_{kind}"] <= most)
-    # 16-bit floats have an accumulator, into which what has come is decoded.
+    # 16-bit floats have an accumulator, into which received chunks are decoded.
     assert agree(dtype == "f2" or not launched(device, "szp_decode_add"))
     assert agree(both(c, device, "Allreduce", send, send.size))
 
@@ -114,7 +114,7 @@ def test_sums_of_16_bit_floats_stay_on_the_device(comm, agree, device, algorithm
 
 @pytest.mark.parametrize("values", ["bits", "large"])
 def test_frames_that_cannot_be_added_are_decoded(comm, agree, device, values):
-    """Either their codec is another one, or their sum takes more room than the block."""
+    """Frames of another codec, and frames whose sum would be longer than the block, are decoded and added."""
     if values == "bits":
         send = np.resize(mixed(comm.rank)[2 * N :], N * comm.size)
         send = np.where(np.isfinite(send) & (np.abs(send) < 1e30), send, 1)

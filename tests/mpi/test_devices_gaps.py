@@ -1,4 +1,4 @@
-"""Receives into memory of GPUs write what has arrived: nothing behind it, and nothing between its blocks."""
+"""Receives into GPU memory write the received values only, not what follows them or lies between blocks."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,10 @@ def test_what_is_behind_a_shorter_message_stays(comm, agree, device, spec, n):
 
 @pytest.mark.parametrize("spec", CODECS)
 def test_columns_of_one_matrix_are_received_at_once(comm, agree, device, spec):
-    """As the halo of a stencil is, while the program goes on with what lies between."""
+    """Two columns of one matrix are received while the program writes the columns between them.
+
+    A stencil's halo exchange does this.
+    """
     c = compcoll.Comm(comm, codec=spec, min_nbytes=0)
     rows, cols = 300, 8
     column = MPI.FLOAT.Create_vector(rows, 1, cols).Commit()
@@ -41,7 +44,7 @@ def test_columns_of_one_matrix_are_received_at_once(comm, agree, device, spec):
 
     requests = [c.Irecv(at(0), before, 1), c.Irecv(at(cols - 1), behind, 2)]
     grid.set(np.full((rows, cols), 7, "f4"))
-    comm.Barrier()  # no column arrives before
+    comm.Barrier()  # no column arrives before this
     c.Send(np.full(rows, 10 + comm.rank, "f4"), behind, 1)
     c.Send(np.full(rows, 20 + comm.rank, "f4"), before, 2)
     MPI.Request.Waitall(requests)

@@ -1,5 +1,7 @@
 """``device_buffers=True``: the check of MPI, and frames that stay in device memory.
 
+The stand-in's device memory is host memory, so any MPI accepts it.
+
 The device's memory is the host's, so that any MPI takes it once it is believed to.
 """
 
@@ -48,7 +50,7 @@ def test_results_are_those_of_staging(comm, agree, device, spec, name, dtype, in
 
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "szp:abs=1e-3"])
 def test_frames_stay_on_the_device(comm, agree, device, spec):
-    """The engine's hook is told of what arrives on the host."""
+    """Frames of ``device_buffers=True`` never arrive in host memory, which the receive hook would see."""
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
     arrays = []
@@ -130,7 +132,7 @@ def test_a_child_that_cannot_start_tells_nothing(comm, device, monkeypatch):
 
 
 def test_the_child_reaches_its_transfer(comm, device, monkeypatch):
-    """Here it has no CuPy, and says so: all before that went well."""
+    """The child process of the check gets as far as its transfer, where it reports that it has no CuPy."""
     says(monkeypatch, None)
     assert "No module named 'cupy'" in refused(comm)
 
@@ -148,7 +150,7 @@ def test_other_bytes_that_arrive_are_noticed(comm, device, monkeypatch):
 
 
 class Silent:
-    """A communicator on which nothing ever arrives."""
+    """Communicator on which no message ever arrives."""
 
     rank, size = 0, 1
 

@@ -1,4 +1,4 @@
-"""Compressed messages of GPUs: how they are cut, and how receives of any kind get them."""
+"""Compressed messages of GPUs: how they are divided into chunks, and how every kind of receive gets them."""
 
 import threading
 
@@ -14,10 +14,10 @@ from compcoll.engine import _engine
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
 SPEC = "bfp:bits=7"
 MIB = 1 << 18  # elements
-#: Elements of float32 up to which a message is one chunk, and bytes of the first one of several.
+#: Largest number of float32 elements of a message of one chunk, and of the first of several chunks.
 ONE, FIRST = 1 << 14, 1 << 11
 EDGES = [ONE - 1, ONE, ONE + 1, FIRST + MIB - 1, FIRST + MIB, FIRST + MIB + 1, FIRST + 2 * MIB + 1]
-#: Functions for which a driver may wait for all of a GPU.
+#: Functions in which a driver may wait for all work of a GPU.
 ALLOCATIONS = ("cuMemAlloc_v2", "cuMemFree_v2", "cuMemHostAlloc", "cuMemFreeHost")
 
 
@@ -26,13 +26,13 @@ def neighbours(comm):
 
 
 def decoded(values, spec=SPEC):
-    """The values that arrive: blocks of this codec are coded for themselves, however a message is cut."""
+    """Values that arrive: this codec codes blocks independently, so chunks do not matter."""
     c = compcoll.codec(spec)
     return c.decode(c.encode(values))
 
 
 def passed_on(c, mine, into):
-    """Sends around the ring; returns the number of messages on the wire for this rank's."""
+    """Send around the ring; returns the number of messages on the wire that this rank's message took."""
     left, right = neighbours(c)
     request = c.Isend(mine, right, 1)
     c.Recv(into, left, 1)
@@ -46,7 +46,7 @@ def place(device, on_gpu, values):
 
 @pytest.mark.parametrize("gpu_first", [True, False])
 def test_the_senders_memory_decides_how_its_message_is_cut(comm, agree, device, gpu_first):
-    """A GPU's message has chunks of 1 MiB and more, a host's of equal size smaller ones."""
+    """A message of GPU memory has chunks of 1 MiB and more, an equal one of host memory smaller ones."""
     c, n = compcoll.Comm(comm, codec=SPEC, min_nbytes=0), 2 * MIB
     values, left = walk(comm.rank, n), neighbours(comm)[0]
     for on_gpu in (gpu_first, not gpu_first, gpu_first):
@@ -59,7 +59,7 @@ def test_the_senders_memory_decides_how_its_message_is_cut(comm, agree, device, 
 @pytest.mark.parametrize("n", EDGES)
 def test_sizes_around_the_edges_of_chunks(comm, agree, device, n):
     c, left = compcoll.Comm(comm, codec=SPEC, min_nbytes=0), neighbours(comm)[0]
-    for k in range(2):  # each rank with a GPU's memory to send, and a host's to receive, and the other way
+    for k in range(2):  # each rank has one side on its GPU and the other on the host, in turn
         values, on_gpu = walk(comm.rank, n), (comm.rank + k) % 2 == 0
         into = place(device, not on_gpu, np.zeros_like(values))
         found = passed_on(c, place(device, on_gpu, values), into)
@@ -80,7 +80,7 @@ def test_types(comm, agree, device, dtype):
 @pytest.mark.parametrize("n", [3000, 100_000])
 @pytest.mark.parametrize("form", RECEIVES)
 def test_every_receive(comm, agree, device, form, n):
-    """Rooms that are larger than the message keep what is behind it."""
+    """Every receive gets a GPU's message, and a longer buffer keeps the values behind the message."""
     c, (left, right) = compcoll.Comm(comm, codec=SPEC, min_nbytes=0), neighbours(comm)
     into, status = device.array(np.full(n + 5000, 7, "f4")), MPI.Status()
     request = c.Isend(device.array(walk(comm.rank, n)), right, 2)
@@ -120,7 +120,7 @@ def test_truncated_messages(comm, agree, device):
 
 @pytest.mark.parametrize("sender", ["gaps", "run"])
 def test_gaps(comm, agree, device, sender):
-    """Memory with gaps on one side, a run on the other."""
+    """Messages arrive if one side has gaps in memory and the other side is contiguous."""
     c, n, left = compcoll.Comm(comm, codec=SPEC, min_nbytes=0), 60_000, neighbours(comm)[0]
     strided = MPI.FLOAT.Create_vector(n, 1, 2).Commit()
     values, want = walk(comm.rank, 2 * n), walk(left, 2 * n)
@@ -139,7 +139,7 @@ def test_gaps(comm, agree, device, sender):
 
 
 def test_plain_and_compressed_messages_in_turn(comm, agree, device):
-    """Each receive may get either kind."""
+    """One receive after the other may get a plain or a compressed message."""
     c, n, (left, right) = compcoll.Comm(comm, codec=SPEC, min_nbytes=0), 2 * MIB, neighbours(comm)
     for k, plain in enumerate([False, True, True, False, True]):
         into = device.array(np.zeros(n, "f4"))
@@ -170,7 +170,7 @@ def test_a_datatype_is_freed_while_its_receive_is_pending(comm, agree, device, p
 
 
 def test_a_large_room_takes_little_pinned_memory(comm, agree, device):
-    """Where the driver has less than a receive's buffer is long, all copies are from and to pinned memory."""
+    """A receive whose buffer exceeds the driver's pinned memory makes no copy from or to pageable memory."""
     c, n, left = compcoll.Comm(comm, codec=SPEC, min_nbytes=0), MIB, neighbours(comm)[0]
     into = device.array(np.zeros(40 * MIB, "f4"))
     device.lib.standin_budget(1, 128 << 20)
@@ -207,7 +207,7 @@ def test_messages_of_two_threads(comm, agree, device):
 
 @pytest.mark.parametrize("spec", [SPEC, "lossless"])
 def test_equal_messages_find_memory_of_those_before(comm, agree, device, spec):
-    """Seven messages behind three equal ones allocate and free nothing, though chunks arrive in any order."""
+    """After three equal messages, seven more allocate and free no memory, in whatever order chunks arrive."""
     c, n = compcoll.Comm(comm, codec=spec, min_nbytes=0), (2 * MIB if spec == SPEC else MIB // 4)
     mine, into, found = device.array(walk(comm.rank, n)), device.array(np.zeros(n, "f4")), []
     for _ in range(3):

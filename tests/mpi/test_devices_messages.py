@@ -1,4 +1,4 @@
-"""Device memory in messages, and in what goes to an MPI that does not know it."""
+"""Device memory in messages, and in calls to an MPI library that does not know device memory."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ SPECS = ["zfp:rate=8", "szp:abs=1e-3", "lossless"]
 
 
 def on(device, array):
-    """A device array that gets its values only later: MPI, which could read it, would be too early."""
+    """Device array that gets its values later than MPI, if it could read device memory, would read them."""
     result = device.array(np.full_like(array, 7))
     device.fill_later(result, array)
     return result
@@ -21,7 +21,7 @@ def on(device, array):
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("n", [20_000, 5000, 3])
 def test_messages_to_and_from_either_side(comm, agree, device, spec, n):
-    """Small and large ones, from the host and the device, in all forms."""
+    """Small and large messages between host and device give the values of host memory, in all forms."""
     c = compcoll.Comm(comm, codec=spec, min_nbytes=1000)
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     send = walk(comm.rank, n)
@@ -79,14 +79,14 @@ def test_a_derived_type_is_packed_on_the_host(comm, agree, device):
 
 
 def test_mpi_that_takes_device_memory_gets_it(comm, agree, device, monkeypatch):
-    """The device's memory is the host's here, so that every MPI does."""
+    """An MPI that accepts device memory gets it unchanged; here every MPI does, since it is host memory."""
     monkeypatch.setattr("compcoll.engine.group.reported", lambda: True)
     c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=1 << 30)
     send = walk(comm.rank, 10 * comm.size)
     comm.Allreduce(send, host := np.zeros_like(send))
     c.Allreduce(on(device, send), ours := on(device, np.zeros_like(send)))
     assert agree(same(ours, host))
-    mine = on(device, send)  # mpi4py keeps no such array while a request is under way
+    mine = on(device, send)  # mpi4py keeps no reference to such an array while a request is pending
     c.Iallreduce(mine, ours := device.array(np.zeros_like(send))).Wait()
     assert agree(same(ours, host))
 
@@ -94,7 +94,7 @@ def test_mpi_that_takes_device_memory_gets_it(comm, agree, device, monkeypatch):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["Alltoallv", "Alltoallw"])
 def test_types_that_no_kernel_and_no_frame_takes(comm, agree, device, name, form):
-    """Of several basic types with gaps, which MPI exchanges between copies on the host, in all forms."""
+    """Types of several basic types with gaps are exchanged by MPI, from copies on the host, in all forms."""
     c, n, size = compcoll.Comm(comm, codec="lossless", min_nbytes=4096), 4096, comm.size
     parts = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.FLOAT, MPI.INT])
     entry = parts.Create_resized(0, 16).Commit()

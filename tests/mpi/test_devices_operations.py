@@ -1,4 +1,4 @@
-"""All operations of device memory, in all forms, with memory of the host on some ranks or on one side."""
+"""All operations on device memory, in all forms, with host memory on some ranks or on one side."""
 
 import zlib
 
@@ -15,7 +15,7 @@ FORMS = ["{}", "I{}", "{}_init"]
 
 
 def operations(rank: int, size: int) -> dict:
-    """Memory that a rank sends and receives into, and the arguments of both."""
+    """Table of operations: send buffer, receive buffer, and a function that makes the arguments of both."""
 
     def walked(call):
         return *(None if n is None else walk(rank, n) for n in (call.n_sent, call.n_received)), call.arguments
@@ -36,7 +36,7 @@ def operations(rank: int, size: int) -> dict:
 
 
 def on(device, array):
-    """A device array that gets its values only later; None for None."""
+    """Device array that gets its values later; None for None."""
     if array is None:
         return None
     result = device.array(np.full_like(array, 7))
@@ -56,9 +56,10 @@ def call(c, form: str, name: str, arguments) -> None:
 
 
 CODECS = ["zfp:rate=8", "szp:abs=1e-3", "lossless", "none"]
-#: The fewest bytes that are compressed: all messages, some of those of uneven counts, and none.
+#: Fewest bytes that are compressed: all messages, some of those with uneven counts, and none.
 LEAST = [0, 1000, 1 << 30]
-#: Each operation in each form, with half of the codecs; the next one begins with another form and limit.
+#: Each operation in each form, with half of the codecs; from one operation to the next, the first form and
+#: limit change.
 CALLS = [
     (name, FORMS[(i + j) % 3], CODECS[(i + j + k) % 4], LEAST[(i // 3 + j + k // 2) % 3])
     for i, name in enumerate(operations(0, 1))
@@ -103,13 +104,13 @@ def test_other_types_and_codecs(comm, agree, device, name, dtype, spec):
 @pytest.mark.parametrize("some", [False, True], ids=["all", "some"])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_requests_under_way_together(comm, agree, device, persistent, some):
-    """Memory of GPUs on all ranks, or on every other one."""
+    """Requests that are pending together give MPI's values, with GPUs on all ranks or every other."""
     if persistent and MPI.Get_version() < (4, 0):
         pytest.skip("MPI 3 has no persistent collectives")
     c, requests, cases = compcoll.Comm(comm, codec="lossless", min_nbytes=0), [], []
     place = np.copy if some and comm.rank % 2 else device.array
     for name, n in (("Alltoall", 3000 * comm.size), ("Allgather", 3000), ("Allreduce", 3000)):
-        mine = walk(comm.rank, n).round()  # whose sums are exact
+        mine = walk(comm.rank, n).round()  # sums of these are exact
         host = np.zeros(n * comm.size if name == "Allgather" else n, "f4")
         getattr(comm, name)(mine, host)
         cases.append((place(mine), place(np.zeros_like(host)), host))
@@ -128,7 +129,7 @@ def test_requests_under_way_together(comm, agree, device, persistent, some):
 def test_messages_between_host_and_device(comm, agree, device, name, form, spec):
     c, n = compcoll.Comm(comm, codec=spec, min_nbytes=0), 7000
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    host = walk(left, n)  # which `Bsend` and `Rsend` leave to MPI
+    host = walk(left, n)  # MPI carries ``Bsend`` and ``Rsend``, which change no values
     if name in ("Send", "Ssend"):
         c.Sendrecv(walk(comm.rank, n), right, 1, host, left, 1)
     MPI.Attach_buffer(bytearray(4 * (2 * n + MPI.BSEND_OVERHEAD)))
@@ -136,7 +137,7 @@ def test_messages_between_host_and_device(comm, agree, device, name, form, spec)
         mine, into = walk(comm.rank, n), np.zeros(n, "f4")
         mine = on(device, mine) if (case + comm.rank) & 1 else mine
         into = on(device, into) if (case + comm.rank) & 2 else into
-        if form == "{}_init":  # which `call` starts twice
+        if form == "{}_init":  # ``call`` starts it twice
             receives = [c.Irecv(into, left, 3), c.Irecv(on(device, host), left, 3)]
         else:
             receives = [c.Irecv(into, left, 3)]
@@ -171,7 +172,7 @@ def test_sums_of_float16_overflow_as_on_the_host(comm, agree, device, name, valu
 )
 @pytest.mark.exhaustive(but=1)
 def test_pinned_memory_that_the_driver_does_not_have(comm, agree, device, spec, nbytes):
-    """Idle memory of earlier calls counts too."""
+    """Results are right if the driver has little pinned memory; idle memory of earlier calls counts too."""
     c, n = compcoll.Comm(comm, codec=spec, min_nbytes=0), 50_000
     send = np.resize(walk(comm.rank, 5000), n * comm.size)
     c.Alltoall(send, host := np.zeros_like(send))
@@ -187,7 +188,10 @@ def test_pinned_memory_that_the_driver_does_not_have(comm, agree, device, spec, 
 
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "lossless", "none"])
 def test_memory_that_a_device_does_not_have(comm, agree, device, spec):
-    """The host codes in its place, also chunks that are too large for kernels to write to pinned memory."""
+    """If a device has no memory left, the host codes in its place.
+
+    This includes chunks that are too large for kernels to write to pinned memory.
+    """
     rule = {"codec": spec, "chunk_nbytes": 2 << 20}
     c, n = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]}), 300_000
     send = np.resize(walk(comm.rank, 5000), n * comm.size)

@@ -1,4 +1,4 @@
-"""Collectives of device memory: what is launched together, and what waits for what."""
+"""Collectives on device memory: what is launched together, and in which order streams work."""
 
 import ctypes
 import os
@@ -43,7 +43,7 @@ def test_launches_of_messages_of_several_chunks(comm, agree, device):
     c = compcoll.Comm(comm, policy={"codec": "lossless", "min_nbytes": 0, "rule": [rule]})
     send = walk(comm.rank, 4096 * comm.size)
     c.Alltoall(device.array(send), recv := device.array(np.zeros_like(send)))
-    # Four chunks for each peer: in flight together, so asked for together.
+    # Four chunks for each peer are in flight together, so one launch encodes them.
     assert agree(sum(n for name, n in device.launches.items() if "zfp_encode" in name) == 1)
     assert agree(same(recv, expected(comm, "zfp:rate=8", send)))
 
@@ -87,7 +87,7 @@ def test_host_and_device_on_one_rank_and_between_ranks(comm, agree, device):
 
 
 def ask_later(seconds: float, function) -> threading.Timer:
-    """Have a function called so many seconds from now."""
+    """Call a function after so many seconds, from another thread."""
     timer = threading.Timer(seconds, function)
     timer.start()
     return timer
@@ -104,7 +104,7 @@ WAYS = {
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "lossless", "none"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_slow_kernel_of_the_callers(comm, agree, device, cupy, way, spec, side):
-    """One that fills the send buffer; what follows in the caller's stream sees the result."""
+    """A call waits for a slow kernel that fills its send buffer, and work queued after it sees its result."""
     c, send = compcoll.Comm(comm, codec=spec, min_nbytes=0), walk(comm.rank, N * comm.size)
     WAYS[way](c, send, host := np.zeros_like(send))
     late, recv, copy = (device.array(np.zeros_like(send)) for _ in range(3))
@@ -140,7 +140,7 @@ def test_a_slow_kernel_that_reads_what_is_received_into(comm, agree, device, way
         device.current.hold()
         device.current.call(lambda: seen.append(ours.layout.copy()))
         timer = ask_later(0.1, device.current.release)
-        time.sleep(0.02)  # the root is first
+        time.sleep(0.02)  # the root calls first
     RECEIVES[way](c, ours)
     assert agree(same(ours, host))
     if timer:
@@ -149,7 +149,7 @@ def test_a_slow_kernel_that_reads_what_is_received_into(comm, agree, device, way
 
 
 def test_two_threads(comm, agree, device):
-    """Each with a communicator and a stream."""
+    """Two threads, each with a communicator and a stream, get right results."""
     both = [compcoll.Comm(comm.Dup(), codec=spec, min_nbytes=0) for spec in ("zfp:rate=8", "lossless")]
     send, right = walk(comm.rank, N * comm.size), []
     hosts = [np.zeros_like(send) for _ in both]
@@ -176,7 +176,7 @@ def test_two_threads(comm, agree, device):
 
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "none"])
 def test_an_interrupt_while_a_stream_is_held(comm, agree, device, spec):
-    """It comes out of the call, which is made all the same."""
+    """An interrupt during a wait for a held stream is raised from the call, which still completes."""
     c, send = compcoll.Comm(comm, codec=spec, min_nbytes=0), walk(comm.rank, N * comm.size)
     c.Alltoall(send, host := np.zeros_like(send))
     mine, ours = device.array(np.zeros_like(send)), device.array(np.zeros_like(send))
@@ -195,7 +195,7 @@ def test_an_interrupt_while_a_stream_is_held(comm, agree, device, spec):
 
 
 class Captured:
-    """A capture of a stream, which `end` finds valid or not."""
+    """Capture of a stream into a graph; `end` returns True if the capture is still valid."""
 
     def __init__(self, device, mode: int = 0):
         self.device, self.stream = device, Stream(device)
@@ -212,7 +212,7 @@ def test_a_call_in_a_captured_stream_is_refused(comm, agree, device, way, spec):
     c, send = compcoll.Comm(comm, codec=spec, min_nbytes=0), walk(comm.rank, N * comm.size)
     WAYS[way](c, send, host := np.zeros_like(send))
     mine, ours = device.array(send), device.array(np.zeros_like(send))
-    WAYS[way](c, mine, ours)  # which loads kernels
+    WAYS[way](c, mine, ours)  # loads kernels
     device.fill_later(ours, np.zeros_like(send))
     capture = Captured(device)
     with capture.stream, pytest.raises(MPI.Exception, match="graph"):
@@ -230,7 +230,7 @@ def test_captures_of_other_threads_stay_valid(comm, agree, device, spec):
     mine, ours = device.array(np.zeros_like(send)), device.array(np.zeros_like(send))
     with Stream(device) as stream:
         c.Iallreduce(mine, ours).Wait()
-        if comm.size > 1 and spec != "none":  # else MPI gets a copy before the call returns
+        if comm.size > 1 and spec != "none":  # otherwise MPI gets a copy before the call returns
             stream.hold()
         device.fill_later(mine, send)
         request = c.Iallreduce(mine, ours)

@@ -1,4 +1,4 @@
-"""What a rank sends to itself in a call that MPI carries out: from some size on it stays on the GPU."""
+"""Blocks that ranks send to themselves in calls that MPI carries stay on the GPU if they are large."""
 
 import numpy as np
 import pytest
@@ -11,13 +11,13 @@ import compcoll
 from compcoll.operations import OPERATIONS
 
 N = 66_001
-#: The operations in which a rank has a block for itself.
+#: Operations in which a rank has a block for itself.
 NAMES = ("Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw", "Gather", "Gatherv", "Scatter")
 NAMES += ("Scatterv",)
 
 
 def sent_bytes(name: str, rank: int, size: int, counts: list[int]) -> list[int]:
-    """Bytes that a rank sends to each rank: equal blocks of N, or `counts`."""
+    """Bytes that a rank sends to each rank: equal blocks of N, or ``counts``."""
     root = size - 1
     if name.startswith("Alltoall"):
         n = [N] * size if name == "Alltoall" else [counts[(rank + 2 * j) % size] for j in range(size)]
@@ -33,8 +33,12 @@ def sent_bytes(name: str, rank: int, size: int, counts: list[int]) -> list[int]:
 @pytest.mark.parametrize("form", range(len(FORMS)), ids=FORMS)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_byte_of_it_crosses_the_bus(comm, agree, device, name, form, spec):
-    """Except where other ranks get the same block; of small messages beside compressed ones, too."""
-    # Calls that each pair decides leave a rank's own block to MPI; of others the engine has all.
+    """A rank's own block is copied inside the GPU, and crosses the bus only if other ranks get it too.
+
+    This holds for small messages beside compressed ones as well.
+    """
+    # In calls that each pair decides, MPI carries a rank's own block; the engine carries other calls
+    # entirely.
     if spec != "none" and (name.startswith("Allgather") or comm.size == 1):
         pytest.skip("the engine carries the call")
     rank, size = comm.rank, comm.size
@@ -60,7 +64,7 @@ def test_no_byte_of_it_crosses_the_bus(comm, agree, device, name, form, spec):
 
 @pytest.mark.parametrize(("n", "stays"), [(65_535, False), (65_536, True)])
 def test_small_blocks_go_through_the_host(comm, agree, device, n, stays):
-    """Those of less than 256 KiB."""
+    """Own blocks of less than 256 KiB are copied through the host, larger ones inside the GPU."""
     c, n = compcoll.Comm(comm, codec="none"), n * comm.size
     mine, ours = device.array(walk(comm.rank, n)), device.array(np.zeros(n, "f4"))
     comm.Alltoall(walk(comm.rank, n), host := np.zeros(n, "f4"))
@@ -72,7 +76,10 @@ def test_small_blocks_go_through_the_host(comm, agree, device, n, stays):
 
 @few_or_many(30, 600)
 def test_results_are_those_of_plain_mpi(comm, agree, device, count):
-    """Each side of each rank lies on the host or on one of two GPUs; blocks may be empty, or apart."""
+    """Results are plain MPI's, with each side of each rank on the host or on one of two GPUs.
+
+    Blocks may be empty, or have gaps between them.
+    """
     devices = [device, Device(1)]
     comms = [compcoll.Comm(comm, codec="none"), compcoll.Comm(comm, codec="lossless", min_nbytes=500)]
     for seed in range(count):
@@ -105,7 +112,7 @@ def test_results_are_those_of_plain_mpi(comm, agree, device, count):
 
 @pytest.mark.parametrize("form", range(len(FORMS)), ids=FORMS)
 def test_blocks_with_gaps_go_through_the_host(comm, agree, device, form):
-    """Columns of a matrix on one side or on both."""
+    """Own blocks with gaps on one side or on both, such as columns of a matrix, go through the host."""
     c, p = compcoll.Comm(comm, codec="none"), comm.size + 1
     column = MPI.FLOAT.Create_vector(N, 1, p).Create_resized(0, 4).Commit()
     for gaps in ((True, False), (False, True), (True, True)):
@@ -123,11 +130,11 @@ def test_blocks_with_gaps_go_through_the_host(comm, agree, device, form):
 
 
 def test_the_root_waits_for_its_own_block(comm, agree, device):
-    """Its call comes after what the caller has started, and is complete when the block has come."""
+    """The root's request completes after the caller's earlier work and after the copy of its own block."""
     c, n, root = compcoll.Comm(comm, codec="none"), N, comm.size - 1
     mine, got = device.array(np.zeros(n, "f4")), device.array(np.zeros(n * comm.size, "f4"))
     arguments = (mine, got if comm.rank == root else None, root)
-    c.Gather(*arguments)  # for fresh memory a driver waits
+    c.Gather(*arguments)  # a driver waits when it allocates memory
     with Stream(device) as stream:
         stream.hold()
         device.fill_later(got, np.full(n * comm.size, 9, "f4"))
@@ -163,7 +170,10 @@ def test_a_persistent_call_copies_it_at_each_start(comm, agree, device):
 
 
 def test_a_call_that_mpi_refuses_is_an_error(comm, agree, device):
-    """A rank sends itself another number of values than it expects, or a negative number to somebody."""
+    """An own block of unequal or negative counts, or a negative count to another rank, is an error.
+
+    An invalid own block writes no values.
+    """
     c, p, n = compcoll.Comm(comm, codec="none"), comm.size, N
     mine, got = device.array(np.zeros(n * p, "f4")), device.array(np.full(n * p, 5, "f4"))
     places, other = [n * i for i in range(p)], (comm.rank + 1) % p

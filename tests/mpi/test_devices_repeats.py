@@ -1,4 +1,4 @@
-"""Calls of device memory that come again: what they ask of the driver, and of Python."""
+"""Repeated calls on device memory: their calls of the driver, and of Python."""
 
 import re
 import sys
@@ -13,13 +13,13 @@ import compcoll
 from compcoll.engine import _engine
 
 N = 3000
-#: Functions for which a driver may wait for all of a GPU, and those that take long.
+#: Functions in which a driver may wait for all work of a GPU, and other slow functions.
 SLOW = ("Mem(Alloc_v2|Free_v2|HostAlloc|FreeHost)", "Module", "Create", "Destroy", "Synchronize", "CtxRetain")
 FORMS = ["blocking", "nonblocking", "persistent"]
 
 
 def repeated(c, form: str, name: str, send, recv):
-    """A call as a function."""
+    """Function that makes one call."""
     if form == "blocking":
         return lambda: getattr(c, name)(send, recv)
     if form == "nonblocking":
@@ -34,11 +34,11 @@ def repeated(c, form: str, name: str, send, recv):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["Alltoall", "Allreduce"])
 def test_equal_calls(comm, agree, device, name, form, spec):
-    """They find memory, streams, events and kernels of the first ones, and stay outside of Python."""
+    """After three equal calls, further ones find memory, streams, events and kernels, and run no Python."""
     c, send = compcoll.Comm(comm, codec=spec, min_nbytes=0), walk(comm.rank, N * comm.size)
     mine, ours = device.array(send), device.array(np.zeros_like(send))
     call = repeated(c, form, name, mine, ours)
-    for _ in range(3):  # a request's memory is another one's when the next call has begun
+    for _ in range(3):  # a request's memory is free only when the next call has begun
         call()
     comm.Barrier()
     before, names, found = _engine.prepared_count(), set(), []
@@ -56,7 +56,7 @@ def test_equal_calls(comm, agree, device, name, form, spec):
         threading.setprofile(None)
         found.append({name: n for name, n in device.counts.items() if re.search("|".join(SLOW), name)})
     assert agree(not any("Module" in name or "Ctx" in name for one in found for name in one)), found
-    assert agree(found.count({}) >= 4), found  # messages that arrive in another order may want a stream more
+    assert agree(found.count({}) >= 4), found  # another order of messages may need one more stream
     assert agree(names <= {"_stream_of_cupy"}), names
     assert agree(_engine.prepared_count() == before)
     repeated(c, form, name, send, host := np.zeros_like(send))()

@@ -1,4 +1,4 @@
-"""One executor: a call on memory of a device runs the schedule that it runs on the host's."""
+"""One executor: a call on device memory runs the same schedule as a call on host memory."""
 
 import internals
 import numpy as np
@@ -20,7 +20,7 @@ CALLS = {
 
 
 class Recorded:
-    """The schedules of the calls that are prepared, and the bytes that arrive."""
+    """Schedules of prepared calls, and the bytes that arrive."""
 
     def __init__(self, monkeypatch):
         self.schedules, self.frames = [], []
@@ -35,7 +35,7 @@ class Recorded:
 
 
 def done(c, name, send, recv, monkeypatch):
-    """The schedules of a call, its messages, and its report without times."""
+    """Schedules of a call, its messages, and its report without times."""
     with monkeypatch.context() as patch:
         recorded = Recorded(patch)
         try:

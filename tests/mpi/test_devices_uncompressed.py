@@ -1,4 +1,4 @@
-"""Large calls that are not compressed: the engine carries them where the memory of all ranks is a GPU's."""
+"""Large uncompressed calls: the engine carries them if all ranks have their buffers in GPU memory."""
 
 from itertools import product
 
@@ -13,10 +13,10 @@ from compcoll.operations import REDUCTIONS
 from compcoll.policy import choices
 
 N = 700
-#: Bytes of whole buffers from which the engine carries them here.
+#: Bytes of whole buffers from which on the engine carries calls in these tests.
 LEAST = 2048
 CARRIED = "the engine carries its bytes"
-#: Operations of which all ranks know how large the messages are, some of them in place as well.
+#: Operations in which all ranks know the sizes of all messages, some of them in place as well.
 NAMES = [
     name
     for name in collectives(0, 1, N)
@@ -27,13 +27,13 @@ OF_PAIRS = ("Alltoallv", "Alltoallw", "Gatherv", "Scatterv")
 
 @pytest.fixture(autouse=True)
 def gpus(monkeypatch):
-    """A GPU on all ranks, and a lower limit."""
+    """Make all ranks have a GPU, and lower the limit."""
     monkeypatch.setattr("compcoll.devices.cuda.is_usable", lambda: True)
     monkeypatch.setattr(choices, "PLAIN_NBYTES", LEAST)
 
 
 def on(device, array):
-    """A device array that gets its values only later."""
+    """Device array that gets its values later."""
     result = device.array(np.full_like(array, 7))
     device.fill_later(result, array)
     return result
@@ -47,7 +47,7 @@ def is_carried(c) -> bool:
 
 
 def carry_out(comm, c, call, place, dtype="f4"):
-    """Make a call of memory that ``place`` gives; whether it is MPI's, by values of the host."""
+    """Make a call on memory made by ``place``; returns True if its result is MPI's with host memory."""
     sent, received = call.memory(np.dtype(dtype), 3, comm.rank)
     want = None if received is None else received.copy()
     complete(comm, call.name, call.arguments(sent, want))
@@ -59,7 +59,7 @@ def carry_out(comm, c, call, place, dtype="f4"):
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "c8"])
 @pytest.mark.parametrize("name", NAMES)
 def test_values_are_those_of_mpi(comm, agree, device, name, dtype):
-    """Of odd counts too, and with another rank as the root."""
+    """Values are MPI's, also with odd counts and with another root, and the engine carries the calls."""
     c, kind = compcoll.Comm(comm, codec="none"), name.partition(" ")[0]
     for n, root in ((2 * LEAST, comm.size - 1), (4099, 0)):
         counts = uneven(comm.size, n) if kind == "Allgatherv" else None
@@ -119,7 +119,7 @@ def test_memory_of_the_host_on_one_side_leaves_it_to_mpi(comm, agree, device, na
 
 @pytest.mark.parametrize("kind", ["strided", "several basic types", "gaps"])
 def test_a_rank_with_another_type_leaves_it_to_mpi(comm, agree, device, kind):
-    """Bytes of several basic types that lie side by side are carried."""
+    """If rank 0's type has gaps, MPI carries the call; the engine carries contiguous mixed types."""
     c, size = compcoll.Comm(comm, codec="none"), comm.size
     root = comm.rank == 0
     n = 1400
@@ -142,7 +142,7 @@ def test_a_rank_with_another_type_leaves_it_to_mpi(comm, agree, device, kind):
 
 
 def test_types_may_differ_in_name(comm, agree, device):
-    """As MPI lets them, whose bytes are those of the other ranks."""
+    """The engine carries a Bcast whose ranks name different types for the same bytes, as MPI allows."""
     c, mine = compcoll.Comm(comm, codec="none"), walk(comm.rank, N, "f8")
     ours = on(device, mine)
     c.Bcast([ours, *((N, MPI.DOUBLE) if comm.rank else (8 * N, MPI.BYTE))], 0)
@@ -150,7 +150,7 @@ def test_types_may_differ_in_name(comm, agree, device):
 
 
 def test_a_rule_leaves_calls_to_the_engine(comm, agree, device):
-    """Calls that are compressed are as they were, and `strict` refuses none that a rule leaves alone."""
+    """The engine carries a rule's uncompressed calls, also if ``strict=True``, and others are compressed."""
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
     policy = {"codec": "lossless", "min_nbytes": 0, "rule": [{"op": "Bcast", "codec": "none"}]}
@@ -181,7 +181,7 @@ def test_communicators_made_of_it(comm, agree, device, policy):
 
 @pytest.mark.parametrize("takes", [False, True])
 def test_ranks_without_a_gpu_ask_nobody(comm, agree, device, monkeypatch, takes):
-    """Nor where MPI takes memory of GPUs itself."""
+    """The engine carries no call if a rank has no GPU, nor if MPI itself accepts GPU memory."""
     usable = takes or comm.rank != comm.size - 1
     monkeypatch.setattr("compcoll.devices.cuda.is_usable", lambda: usable)
     monkeypatch.setattr("compcoll.engine.group.reported", lambda: takes)
@@ -198,7 +198,7 @@ def test_an_mpi_that_only_some_ranks_give_memory_of_gpus(comm, agree, device, mo
 
 
 def test_one_buffer_for_both_sides_leaves_it_to_mpi(comm, agree, device):
-    """On one rank: copies on the host are two buffers."""
+    """MPI carries a call in which one rank sends and receives in one buffer, from two copies on the host."""
     c, mine = compcoll.Comm(comm, codec="none"), walk(comm.rank, N * comm.size)
     comm.Alltoall(mine, want := np.zeros_like(mine))
     sent = on(device, mine)
@@ -208,7 +208,7 @@ def test_one_buffer_for_both_sides_leaves_it_to_mpi(comm, agree, device):
 
 
 def test_calls_that_follow_each_other(comm, agree, device):
-    """Small, compressed, uncompressed and mixed ones keep to one order of tags."""
+    """Small, compressed, uncompressed and mixed calls in a random order keep one order of tags."""
     policy = {"codec": "lossless", "min_nbytes": 512, "rule": [{"op": "Alltoall", "codec": "none"}]}
     c, rng = compcoll.Comm(comm, policy=policy), np.random.default_rng(5)
     for turn in range(60):
@@ -230,7 +230,7 @@ def test_calls_that_follow_each_other(comm, agree, device):
 
 @pytest.mark.usefixtures("nodes_of_one")
 def test_trials_compare_compressed_calls_with_those_of_the_engine(comm, agree, device):
-    """The first calls are not compressed, and what was found of the whole kind is in the reason, too."""
+    """In trials the engine carries the uncompressed calls, and their reason has the trial's result too."""
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
     c, n = compcoll.Comm(comm, codec="auto", min_nbytes=0), 20_000
