@@ -1,4 +1,4 @@
-"""Bytes that change on the wire: an error where it matters, no hang, and the next call works."""
+"""Bytes that change on the wire: an error on the ranks that need them, no hang, and a right next call."""
 
 from contextlib import nullcontext
 
@@ -35,7 +35,7 @@ def ours(comm, request):
 
 @pytest.fixture
 def recv_hook():
-    """Sees the messages that this rank receives."""
+    """Function that sets a hook on the messages that this rank receives."""
     yield internals.set_recv_hook
     internals.set_recv_hook(None)
 
@@ -43,7 +43,7 @@ def recv_hook():
 @pytest.mark.parametrize("where", [10, 60, 100, -3], ids=["name", "size", "payload", "end"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_flipped_byte(comm, ours, agree, recv_hook, call, where):
-    """The last rank receives one damaged frame."""
+    """One damaged frame, received by the last rank, is an error there, and the next call is right."""
     damaged = []
 
     def damage(message: np.ndarray) -> None:
@@ -56,7 +56,7 @@ def test_flipped_byte(comm, ours, agree, recv_hook, call, where):
     failed = False
     try:
         call(ours, data(N, "f4", comm.rank), data(N * comm.size, "f4", comm.rank))
-    except (FrameError, MPI.Exception) as problem:  # a message's, and a collective's
+    except (FrameError, MPI.Exception) as problem:  # of a message, and of a collective
         failed = isinstance(problem, FrameError) or problem.Get_error_class() == compcoll.errors.FRAME
     recv_hook(None)
     assert agree(failed or comm.rank != comm.size - 1)
@@ -66,7 +66,7 @@ def test_flipped_byte(comm, ours, agree, recv_hook, call, where):
 
 
 def test_error_spreads_to_whom_it_concerns(comm, agree, recv_hook):
-    """A chain's later ranks get no frame from one that could not read its own."""
+    """A chain's later ranks raise an error too if an earlier rank could not read its frame."""
     ours = compcoll.Comm(comm, policy=Policy("lossless", min_nbytes=0, rules=(Rule(algorithm="chain"),)))
     if comm.rank == 1:
         recv_hook(lambda message: message.fill(0))
@@ -80,7 +80,7 @@ def test_error_spreads_to_whom_it_concerns(comm, agree, recv_hook):
 
 
 class Failing(Codec):
-    """A codec of another package that works on some ranks."""
+    """Codec of another package, which fails on rank 0."""
 
     name = "failing"
     lossless = True
@@ -97,7 +97,7 @@ class Failing(Codec):
 
 
 def test_failing_encoder(comm, agree, monkeypatch):
-    """An error of one rank's encoder reaches all that wait for its data."""
+    """An error of one rank's encoder is raised there and on all ranks that wait for its data."""
     monkeypatch.setitem(registry._known, "failing", Failing)
     ours = compcoll.Comm(comm, "failing", min_nbytes=0)
     for name in ("Bcast", "Allreduce"):

@@ -1,4 +1,4 @@
-"""Frames in memory that ranks of a node share: the same bits as by messages, in any order of calls."""
+"""Frames in memory shared within a node give the same bits as messages, in any order of calls."""
 
 import time
 
@@ -17,7 +17,7 @@ N = 20000
 
 @pytest.fixture(autouse=True)
 def two_nodes(comm, monkeypatch):
-    """The first two ranks on a node, all others on another."""
+    """Declare the first two ranks to be on one node, and all others on another."""
     if comm.size < 3:
         pytest.skip("needs three ranks")
     monkeypatch.setenv("COMPCOLL_NODES", ",".join(str(int(r > 1)) for r in range(comm.size)))
@@ -28,7 +28,7 @@ def accelerated(comm, codec="lossless"):
 
 
 def apart(comm):
-    """A communicator that nobody has wrapped."""
+    """Communicator without any wrapper."""
     return MPI.Intracomm(comm).Split(0, comm.rank)
 
 
@@ -56,7 +56,7 @@ def test_a_variable_that_is_no_flag(comm, agree, monkeypatch):
 
 @pytest.mark.skipif(MPI.get_vendor()[0] == "Open MPI", reason="it mixes up such duplicates")
 def test_mpi_progresses_while_a_rank_waits_for_its_node(comm, agree):
-    """The last rank comes to the call when the others have made a communicator that they began before."""
+    """Ranks that wait in a collective progress MPI, which completes the last rank's Idup."""
     ours, total = accelerated(comm), np.zeros(1024, "i4")
     mine = data(1024 * comm.size, "i4", comm.rank)
     ours.Barrier()
@@ -71,7 +71,7 @@ def test_mpi_progresses_while_a_rank_waits_for_its_node(comm, agree):
 
 
 def test_more_notices_than_a_mailbox_holds(comm, agree):
-    """A rank that comes late finds all that another has begun."""
+    """A rank that starts late completes 1004 calls that another rank has already begun."""
     ours = accelerated(comm)
     sent = [np.full(4096, i, "i4") for i in range(1000)]
     sums, blocks = np.empty((1000, 4096), "i4"), np.empty((4, comm.size * 300000), "i4")
@@ -90,7 +90,7 @@ def test_more_notices_than_a_mailbox_holds(comm, agree):
 
 
 def test_duplicates_and_parts_have_messages_of_their_own(comm, agree):
-    """Calls under way on several communicators of the same ranks, begun in another order on each of them."""
+    """Pending calls on several communicators of the same ranks give right sums, begun in any order."""
     ours = accelerated(comm)
     comms = [ours, ours.Dup(), ours.using("raw"), ours.Split(0, comm.rank)]
     mine = [np.full(N, i + 1, "i4") for i in range(len(comms))]
@@ -121,7 +121,7 @@ def test_a_segment_that_is_not_there(comm):
 
 
 def test_a_rank_that_has_none(comm, agree, monkeypatch):
-    """No rank of its node shares memory then."""
+    """If one rank of a node cannot share memory, no rank of the node does."""
     if comm.rank == 0:
         monkeypatch.setattr(_engine, "segment_address", lambda: None)
     mine = survey(comm, None, [0] * comm.size)

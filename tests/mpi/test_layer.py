@@ -1,4 +1,4 @@
-"""The layer below mpi4py: whose methods are called, what a repeated call runs, and what is left behind."""
+"""The layer below mpi4py: methods in use, code that a repeated call runs, and resources after the end."""
 
 import gc
 import os
@@ -31,35 +31,35 @@ def ours(comm):
         made.Free()
 
 
-# -- whose methods they are
+# -- methods
 
 
 def whole(n: int, seed: int) -> np.ndarray:
-    """Whole numbers, whose sums are exact in any order."""
+    """Random whole numbers, whose sums are exact in any order."""
     return np.round(50 * data(n, "f8", seed))
 
 
 @pytest.mark.parametrize("cls", [compcoll.Comm, compcoll.Cartcomm, compcoll.Distgraphcomm])
 def test_methods_are_mpi4pys(cls):
-    """So that arguments and buffers are taken as mpi4py takes them."""
+    """Methods of the wrappers are mpi4py's own, which therefore parse arguments and buffers."""
     messages = "Send", "Ssend", "Isend", "Send_init", "Recv", "Irecv", "Recv_init", "Sendrecv", "Mprobe"
     for method in chain(messages, *(one.forms for one in OPERATIONS.values())):
-        if hasattr(MPI.Intracomm, method):  # else it is of a topology
+        if hasattr(MPI.Intracomm, method):  # others belong to topologies
             assert getattr(cls, method) is getattr(MPI.Intracomm, method)
 
 
-# -- what runs in a repeated call
+# -- repeated calls
 
 
 def python_in(call) -> list[str]:
-    """The functions of compcoll in Python that this thread runs in a call."""
+    """Python functions of compcoll that this thread runs in a call."""
     seen = []
 
     def note(frame, event, _):
         if event == "call" and "/compcoll/" in frame.f_code.co_filename:
             seen.append(frame.f_code.co_qualname)
 
-    gc.collect()  # a communicator that ends runs Python
+    gc.collect()  # finalizers of communicators run Python code
     before = sys.getprofile()
     sys.setprofile(note)
     try:
@@ -74,7 +74,7 @@ def vector(n: int):
 
 
 def absolute(array):
-    """A datatype of an array's values where they are, every second one left out."""
+    """Datatype with the absolute addresses of every second value of an array."""
     n, at = array.size // 2, MPI.Get_address(array)
     return MPI.DOUBLE.Create_hindexed([1] * n, [at + 16 * i for i in range(n)]).Commit()
 
@@ -88,7 +88,7 @@ def v(array, size: int) -> list:
     return [array, counts, offsets(counts), MPI.DOUBLE]
 
 
-#: Method and arguments, of what is sent and received, and datatypes that are to be freed.
+#: Method, arguments for a send buffer and a receive buffer, and datatypes to free, by the form of buffers.
 BUFFERS = {
     "array": lambda a, b, size: ("alltoall", [a, b], []),
     "typed": lambda a, b, size: ("alltoall", [[a, MPI.DOUBLE], [b, "d"]], []),
@@ -112,7 +112,7 @@ BUFFERS = {
     "form", [pytest.param(form, marks=[pytest.mark.exhaustive] * (form == "tensor")) for form in BUFFERS]
 )
 def test_a_repeated_call_runs_no_python_of_compcoll(comm, ours, agree, form):
-    """In all three forms, whatever the form of the buffer; of other values, other memory as well."""
+    """Repeated calls in each form run no Python code of compcoll, with other values and other memory too."""
     size, rank = comm.size, comm.rank
     if form == "in place" and MPI.get_vendor()[0] == "Open MPI":
         pytest.skip("Open MPI is given nonblocking calls in place")
@@ -149,7 +149,7 @@ def test_a_repeated_call_runs_no_python_of_compcoll(comm, ours, agree, form):
 @many
 @pytest.mark.parametrize("codec", ["none", "auto"])
 def test_messages_that_are_never_compressed_are_mpis(comm, agree, codec):
-    """Large ones, too: no Python runs, and the layer receives none of them."""
+    """Messages that are never compressed, even large ones, run no Python code and are received by MPI."""
     c = compcoll.Comm(comm, codec)
     before, behind = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     sent, got = whole(200_000, comm.rank), np.zeros(200_000)
@@ -181,7 +181,7 @@ def test_a_start_runs_no_python_of_compcoll(comm, ours, agree):
 
 @many
 def test_small_calls_that_are_alike_are_one_record(comm, ours, agree):
-    """Where nobody asks from where they were called, as the summary at a program's end does not."""
+    """Equal small calls become one record if no consumer asks where they were made."""
     small, large, taken = np.zeros(8), np.ones(N), []
     _engine.record_calls(lambda: taken.extend(_engine.take_records()))
     start = time.perf_counter()
@@ -202,7 +202,7 @@ def test_small_calls_that_are_alike_are_one_record(comm, ours, agree):
     assert agree(0 < sum(one[6] - one[5] for one in taken) < seconds)
 
 
-# -- which communicators are marked
+# -- marked communicators
 
 
 def idup(comm, folder):
@@ -230,7 +230,7 @@ UNMARKED = {
 @pytest.mark.parametrize("make", UNMARKED)
 @pytest.mark.parametrize("own", [True, False], ids=["Comm", "mpi4py's"])
 def test_what_mpi_duplicates_is_not_marked(comm, ours, agree, tmp_path, make, own):
-    """A mark that MPI copied would be that of a communicator which the layer knows nothing of."""
+    """Communicators that MPI itself duplicates carry no mark, because the layer does not know them."""
     begin, end = UNMARKED[make]
     folder = Path(comm.bcast(str(tmp_path)))
     before = _engine.marked_count()
@@ -248,11 +248,11 @@ def test_what_mpi_duplicates_is_not_marked(comm, ours, agree, tmp_path, make, ow
     assert agree(bits(got) == bits(whole(N, 0)) and ours.report.accelerated == (comm.size > 1))
 
 
-# -- what is left behind
+# -- resources
 
 
 def resources() -> dict[str, int]:
-    """Of this process."""
+    """Communicators, threads, open files and kept memory of this process."""
     gc.collect()
     status = Path("/proc/self/status").read_text()
     return {
@@ -270,7 +270,7 @@ def resident_nbytes() -> int:
 
 @pytest.fixture
 def nothing_grows(agree):
-    """``nothing_grows(act, n)`` calls ``act(i)`` so often; the last half of them leave nothing behind."""
+    """``nothing_grows(act, n)`` makes ``n`` calls ``act(i)``, of which the last half must leave nothing."""
 
     def check(act, n: int, room: int = 4 << 20) -> None:
         for i in range(n // 2):
@@ -287,7 +287,7 @@ def nothing_grows(agree):
 
 @few_or_many(150, 3000)
 def test_communicators_of_the_same_settings_leave_nothing(comm, nothing_grows, count):
-    """One after the other, and while there is another one, whose duplicate they are."""
+    """Communicators that are freed leave nothing, also beside one with equal settings."""
     for kept in (None, compcoll.Comm(comm, "lossless")):
         nothing_grows(lambda i: compcoll.Comm(comm, "lossless").Free(), count)
         if kept is not None:
@@ -296,7 +296,7 @@ def test_communicators_of_the_same_settings_leave_nothing(comm, nothing_grows, c
 
 @few_or_many(60, 1000)
 def test_communicators_of_other_settings_leave_nothing(comm, nothing_grows, count):
-    """Each is used before it is freed, so that Python has decided on a call of it."""
+    """Communicators of other settings leave nothing, although each has a cached decision of a call."""
     got = whole(N, comm.rank)
 
     def act(i: int) -> None:
@@ -311,7 +311,7 @@ def test_communicators_of_other_settings_leave_nothing(comm, nothing_grows, coun
 
 @few_or_many(40, 600)
 def test_origins_that_go_first_leave_nothing(comm, nothing_grows, count):
-    """Their duplicates, and those of these, go with them."""
+    """Freed origins leave nothing: wrappers, and the wrappers of these, are freed with them."""
     got = whole(N, comm.rank)
 
     def act(i: int) -> None:
@@ -344,7 +344,7 @@ def test_persistent_requests_leave_nothing(comm, ours, nothing_grows, count):
 
 
 def layout(rng, size: int):
-    """A datatype of doubles for one of ``size`` blocks, and where these lie among the 600 of a block."""
+    """Datatype of doubles for one of ``size`` blocks, and the places of these among the 600 of a block."""
     kind = rng.integers(6)
     n = int(rng.integers(100, 200))
     if kind == 0:
@@ -369,7 +369,10 @@ def layout(rng, size: int):
 
 @pytest.mark.parametrize("form", ["{}", "I{}", "{}_init"], ids=["blocking", "nonblocking", "persistent"])
 def test_handles_that_are_given_out_again_are_other_datatypes(comm, agree, form):
-    """Each type is freed before the next one is made, which then has its handle, and before its call ends."""
+    """A datatype is not mistaken for a freed one with its handle.
+
+    Each type is freed before its call ends and before the next type is made.
+    """
     ours, size = compcoll.Comm(comm, "lossless", min_nbytes=500), comm.size
     rng, handles, accelerated = np.random.default_rng(3), [], 0
     a = whole(600 * size, comm.rank).reshape(size, 600)
@@ -415,7 +418,7 @@ FLOATS = {
 @pytest.mark.parametrize("n", [100, 5003], ids=["small", "large"])
 @pytest.mark.parametrize("name", FLOATS)
 def test_sums_of_floats_that_mpi_lacks(comm, agree, name, n):
-    """As sums of 32-bit floats, rounded to the type after each addition; below and above ``min_nbytes``."""
+    """Sums are those of 32-bit floats, rounded after each addition, below and above ``min_nbytes``."""
     ours, dtype, size = compcoll.Comm(comm, "lossless", min_nbytes=1000), np.dtype(FLOATS[name]), comm.size
     parts = [(np.random.default_rng([r, n]).standard_normal(n) * 4).astype(dtype) for r in range(size)]
     mine, wide = parts[comm.rank], np.stack([part.astype("f4") for part in parts])

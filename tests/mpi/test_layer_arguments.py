@@ -1,4 +1,4 @@
-"""Arguments of unusual kinds are taken as mpi4py takes them, and ranks with others decide alike."""
+"""Unusual arguments are accepted as by mpi4py, and ranks with different kinds make the same decision."""
 
 import array
 
@@ -23,7 +23,7 @@ def read_only(values: np.ndarray) -> np.ndarray:
     return values
 
 
-#: Memory of values, and counts, of rank 0.
+#: Functions that make rank 0's memory of values, and its counts.
 KINDS = {
     "masked": (np.ma.masked_array, list),
     "subclass": (lambda a: a.view(type("Mine", (np.ndarray,), {})), lambda counts: np.array(counts, "i8")),
@@ -63,11 +63,11 @@ def test_one_memory_for_what_is_sent_and_received(ours, call):
     assert caught.value.Get_error_class() == MPI.ERR_BUFFER
 
 
-#: Values of a message that is small, and of one that is not.
+#: Elements of a small message, and of a large one.
 SIDES = [50, 50_000]
 TENSORS = {
     "bare": (lambda t: t, 1),
-    "count": (lambda t: [t, len(t)], 0.5),  # to mpi4py they are bytes
+    "count": (lambda t: [t, len(t)], 0.5),  # mpi4py takes them for bytes
     "typed": (compcoll.typed, 1),
     "typed count": (lambda t: [compcoll.typed(t)[0], len(t) // 2, compcoll.BFLOAT16], 0.5),
 }
@@ -85,7 +85,7 @@ def test_counts_of_bfloat16_mean_the_same_in_small_and_large_calls(comm, agree, 
 
 
 def test_what_mpi_has_to_do(comm, ours, agree):
-    """Types of several basic ones, and absolute addresses; against a plain array on other ranks."""
+    """MPI carries types of several basic types; absolute addresses match plain arrays of other ranks."""
     pair = np.dtype([("a", "i4"), ("b", "f8")], align=True)
     mixed = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.INT, MPI.DOUBLE]).Create_resized(0, 16).Commit()
     records = np.zeros(N, pair)
@@ -105,7 +105,7 @@ def test_what_mpi_has_to_do(comm, ours, agree):
 
 
 def test_blocks_that_do_not_fit(comm, ours, agree):
-    """An error on all ranks, and the next call is as ever."""
+    """Blocks that do not fit are an error on all ranks, and the next call is right."""
     with pytest.raises(MPI.Exception, match="bytes"):
         ours.Alltoall(np.zeros(2 * comm.size, "f4"), np.zeros(comm.size, "f4"))
     got = data(N, "f4", comm.rank)

@@ -1,4 +1,4 @@
-"""Calls compared between ranks: what is right goes through, what is wrong is an error on every rank."""
+"""Calls compared between ranks: matching calls complete, and others are an error on every rank."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def ours(comm):
 
 
 def message(call) -> str:
-    """The text of the error that a call raises."""
+    """Text of the error that a call raises."""
     with fails("MISMATCH") as error:
         call()
     return str(error.value)
@@ -39,7 +39,7 @@ def counts(short: bool) -> list[int]:
     return [N - (short and rank == LAST) for rank in range(WORLD.size)]
 
 
-#: What the last rank does, what the others do, and what is said of the former.
+#: The last rank's call, the other ranks' call, and the description of the former in the error.
 WRONG = {
     "operation": (lambda c, a, b: c.Allgather(a, b), lambda c, a, b: c.Bcast(a), "Allgather of 3000 float32"),
     "count": (lambda c, a, b: c.Bcast(a[1:]), lambda c, a, b: c.Bcast(a), "Bcast of 2999 float32"),
@@ -74,7 +74,7 @@ WRONG = {
 def test_the_odd_one_is_named_on_all_ranks(ours, agree, case):
     odd, usual, said = WRONG[case]
     a, b = data(N, "f4", ours.rank), np.empty(ours.size * N, "f4")
-    if case == "nonblocking":  # whose error comes with its end
+    if case == "nonblocking":  # raised when the call completes
         comm = compcoll.Comm(MPI.Intracomm(ours), "lossless", min_nbytes=1)
         if ours.rank == LAST:
             request = odd(comm, a, b)
@@ -85,7 +85,7 @@ def test_the_odd_one_is_named_on_all_ranks(ours, agree, case):
     text = message(lambda: (odd if ours.rank == LAST else usual)(ours, a, b))
     assert agree(f"rank {LAST} called {said}" in text)
     assert agree(("the others" if ours.size > 2 else "rank 0") + " called" in text)
-    ours.Bcast(a)  # nothing of the call had begun
+    ours.Bcast(a)  # the wrong call had not begun
     assert agree(bits(a) == bits(data(N, "f4", 0)))
 
 
@@ -132,7 +132,7 @@ def test_what_is_right_goes_through(ours, agree):
     ours.Alltoall(MPI.IN_PLACE, b)
     ours.Reduce_scatter(b, a, counts(False))
     ours.Bcast([a, MPI.FLOAT] if rank else [a, N, MPI.FLOAT.Create_contiguous(1).Commit()])
-    sent = np.zeros((0 if rank else 1) * size, "f8" if rank else "i4")  # nothing has no type
+    sent = np.zeros((0 if rank else 1) * size, "f8" if rank else "i4")  # an empty block has no type
     ours.Gatherv(sent, [np.empty(size, "i4"), [size] + [0] * (size - 1)] if rank == 0 else None)
     requests = [ours.Iallgather(a, np.empty(size * N, "f4")) for _ in range(5)]
     MPI.Request.Waitall(requests)
@@ -179,7 +179,7 @@ def test_messages_of_another_type(ours, comm, n):
         with fails("MISMATCH", "rank 0 has sent"):
             ours.Recv(np.empty(3 * n, "f8"), 0)
         ours.Recv(np.empty(n, "f4"), 0)
-        ours.Recv(np.empty(4 * n, "u1"), 0)  # bytes take all
+        ours.Recv(np.empty(4 * n, "u1"), 0)  # bytes match every type
     comm.Barrier()
 
 

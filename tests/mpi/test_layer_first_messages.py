@@ -28,7 +28,7 @@ def ring(comm):
 
 
 def received(comm, ours, message, dtype="f4", n=N):
-    """What a nonblocking receive gets of bytes that the rank before sends, and the status of its request."""
+    """Array and status of a nonblocking receive of bytes that the rank before sends."""
     got, status = np.zeros(n, dtype), MPI.Status()
     arriving = ours.Irecv(got, (comm.rank - 1) % comm.size, 5)
     Unhooked(ours).Send([message, MPI.BYTE], (comm.rank + 1) % comm.size, 5)
@@ -37,7 +37,7 @@ def received(comm, ours, message, dtype="f4", n=N):
 
 
 def pack(n: int, step: int, itemsize: int, frame: np.ndarray) -> np.ndarray:
-    """As csrc/layer/streams.h has it."""
+    """First message of a stream, in the layout of csrc/layer/streams.h."""
     head = struct.pack("<QIIIII", n, step, itemsize, 0, next(SERIALS), frame.size)
     head += struct.pack("<I", _cpu.checksum(np.frombuffer(head, "u1")))
     least = max(len(head) + frame.size, 1024)
@@ -89,7 +89,7 @@ def test_a_damaged_frame(comm, ours, agree, where):
 
 
 def test_a_damaged_header(comm, ours):
-    """Then it is an odd number of bytes, which no message of larger elements has."""
+    """A damaged header is an error, because the odd length of its message fits no larger elements."""
     message = first_message(data(N, "f4", 6))
     message[8] ^= 1
     with fails("FRAME", "damaged"):
@@ -115,9 +115,9 @@ def test_what_is_cancelled(comm, ours, agree):
 
 
 def test_no_receive_is_remembered(comm, ours, agree):
-    """Nor any notice, however a message was received, and whether its request was waited for or freed."""
+    """The layer keeps no receive and no notice, however messages were received and requests ended."""
     before, behind = ring(comm)
-    kept = [np.zeros(N, "f4") for _ in range(100)]  # a freed receive still writes there
+    kept = [np.zeros(N, "f4") for _ in range(100)]  # freed receives still write to them
     for i, got in enumerate(kept):
         values = data(N, "f4", i)
         arriving = ours.Irecv(got, before, 6) if i % 3 else None

@@ -1,4 +1,4 @@
-"""Signals in the middle of a call."""
+"""Signals in the middle of calls."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two rank
 
 
 def press(after: float, number: int = signal.SIGINT) -> Timer:
-    """Send this process a signal so many seconds from now."""
+    """Send this process a signal after so many seconds."""
     timer = Timer(after, os.kill, (os.getpid(), number))
     timer.start()
     return timer
@@ -31,12 +31,12 @@ CALLS = {
 
 
 class Late(Exception):
-    """Raised by a signal's handler."""
+    """Exception that a signal's handler raises."""
 
 
 @pytest.fixture
 def alarm():
-    """A handler of SIGALRM that raises `Late`, and what it has raised."""
+    """List of the `Late` exceptions that a handler of SIGALRM has raised."""
     raised: list[Late] = []
 
     def raise_late(number, frame):
@@ -100,14 +100,14 @@ def test_another_thread_raises_nothing(comm, agree):
 
 
 class Form:
-    """A way to make a call, and to make up for an interrupt.
+    """Form of a call, with a way to make up for an interrupt.
 
     Parameters
     ----------
     begin : callable
         ``begin(comm, array, n)``, which may return a request.
     persistent : bool
-        Whether that is a persistent one.
+        True if the request is a persistent one.
     """
 
     def __init__(self, begin, persistent=False):
@@ -128,7 +128,7 @@ class Form:
             self.request.Wait()
 
     def make_up(self, ours, a, n, begun):
-        """Bring a call that was interrupted to its end, or make it."""
+        """Complete a call that was interrupted, or make it if it had not begun."""
         if not begun:
             self.call(ours, a, n)
         elif self.request is not None:
@@ -152,12 +152,12 @@ FORMS = {
 
 
 def begun() -> int:
-    """The number of calls that have begun."""
+    """Number of calls that have begun."""
     return sum(calls for calls, *_ in _engine.totals().values())
 
 
 def given_and_wanted(form: str, n: int, rank: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """What a rank has before the call of so many elements a rank, and after it."""
+    """Values of a rank before and after a call of ``n`` elements for each rank."""
     given = [np.arange(2.0 * n * size) % 7 + r for r in range(size)]
     if "pairs" not in form:
         return given[rank], np.sum(given, axis=0)
@@ -167,7 +167,10 @@ def given_and_wanted(form: str, n: int, rank: int, size: int) -> tuple[np.ndarra
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_interrupt_anywhere_in_a_first_call_leaves_it_made_or_not_begun(comm, agree, alarm, form):
-    """Each is of another size, so that it is decided on anew, and interrupted a little later."""
+    """An interrupt at any time in a first call leaves the call completed or not begun.
+
+    Each call has another size, so that it is decided anew, and is interrupted a little later.
+    """
     way, last, came = FORMS[form], comm.size - 1, 0
     ours = compcoll.Comm(comm.Dup(), "lossless", min_nbytes=0)
     for at in range(25):
@@ -185,7 +188,7 @@ def test_an_interrupt_anywhere_in_a_first_call_leaves_it_made_or_not_begun(comm,
         except Late:
             way.make_up(ours, a, n, begun() > before)
             came += 1
-        for _ in range(1000):  # the engine goes on with a call whose request was lost
+        for _ in range(1000):  # the engine continues a call whose request was lost
             if bits(a) != bits(want):
                 time.sleep(0.01)
         assert agree(bits(a) == bits(want))

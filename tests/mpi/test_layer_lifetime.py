@@ -1,4 +1,4 @@
-"""Communicators in every order of making, first use and freeing, which MPI leaves to each rank."""
+"""Communicators are made, first used and freed in any order on each rank, as MPI allows."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def ours(comm):
 
 
 def agrees(new) -> bool:
-    """Whether a communicator accelerates a broadcast, and a message to the next rank."""
+    """True if a communicator accelerates a broadcast, and a message arrives from the rank before."""
     got, came = data(N, "f4", new.rank), np.empty(N, "f4")
     new.Ibcast(got).Wait()
     accelerated = new.report.accelerated
@@ -96,7 +96,10 @@ def wrap(comm, min_nbytes=None):
     ids=["Comm", "Dup", "Split"],
 )
 def test_a_first_nonblocking_call_waits_for_nobody(comm, agree, make):
-    """Rank 0 begins a broadcast and then sends; rank 1 receives that, and then begins the broadcast."""
+    """A first nonblocking call returns before other ranks make theirs.
+
+    Rank 0 begins a broadcast and then sends; rank 1 receives that message and then begins the broadcast.
+    """
     if comm.size == 1:
         pytest.skip("needs two ranks")
     new, got, token = make(comm), data(N, "f4", comm.rank), np.zeros(1, "i4")
@@ -124,7 +127,7 @@ def test_first_calls_in_opposite_orders(ours, agree):
 
 
 def test_hundreds_of_calls_under_way_wait_for_nobody(ours, agree):
-    """Tags are used again after that many calls; a rank that has begun them all lets the others begin."""
+    """Beginning 500 calls, after which tags are reused, does not wait for a rank that has begun none."""
     token, n = np.zeros(1, "i4"), 500
     buffers = np.stack([data(64, "f4", ours.rank)] * n)
     if ours.rank == 1:
@@ -141,7 +144,7 @@ MAKERS = {"Comm": compcoll.Comm, "using": lambda comm: compcoll.Comm(comm).using
 
 @pytest.mark.parametrize("maker", MAKERS)
 def test_a_communicator_that_one_rank_does_not_make(comm, agree, monkeypatch, maker):
-    """The others get an error, and so does the rank that comes when they have given up."""
+    """A communicator that one rank does not make is an error for the others, and later for that rank."""
     if comm.size == 1:
         pytest.skip("needs two ranks")
     compcoll.Comm(comm)
@@ -231,7 +234,7 @@ CALLS = {
     "Free": lambda c, x, y: c.Free(),
     "origin": lambda c, x, y: c.origin.size,
 }
-if MPI.get_vendor()[0] == "Open MPI":  # which ends the process, or does not look
+if MPI.get_vendor()[0] == "Open MPI":  # which ends the process, or does not check
     for name in ("Allgather", "Iallgather", "Bcast_init", "Probe", "Improbe"):
         del CALLS[name]
 
@@ -239,7 +242,7 @@ if MPI.get_vendor()[0] == "Open MPI":  # which ends the process, or does not loo
 @pytest.mark.parametrize("way", WAYS)
 def test_calls_on_what_was_freed_are_errors(comm, way):
     gone, x, y = way(comm), np.ones(N), np.ones(N)
-    others = [comm.Dup() for _ in range(4)]  # which may have its handle
+    others = [comm.Dup() for _ in range(4)]  # one of them may get its handle
     for name, call in CALLS.items():
         with pytest.raises(MPI.Exception) as caught:
             call(gone, x, y)

@@ -1,7 +1,7 @@
-"""All ranks go the same way in a call, however differently they describe it to MPI.
+"""Ranks make the same decision in a call, however differently they describe it to MPI.
 
-Ranks give types of the same signature that are made, spread and counted differently, some of them in place
-where MPI lets one rank choose that; they make some types anew and keep others, and forget prepared calls at
+Ranks give types of equal signatures that are made, spread and counted differently, and some of them in place
+where MPI lets one rank choose. They make some types anew and keep others, and forget prepared calls at
 different times.
 """
 
@@ -25,22 +25,22 @@ from compcoll.operations import OPERATIONS
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank sends nothing")
 IS_OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
 IN_PLACE = MPI.IN_PLACE
-#: Basic types; that of no values in types of two comes last.
+#: Basic types; `OTHER` is the type of empty members of structs.
 BASES = {"f8": MPI.DOUBLE, "f4": MPI.FLOAT, "c8": MPI.COMPLEX, "i4": MPI.INT, "u1": MPI.UINT8_T}
 OTHER = MPI.SHORT
-#: Multiples of entries of all types, few of them, so that calls come again.
+#: Elements of messages: multiples of the elements of all types, and few values, so that calls repeat.
 SIZES = [0, 12, 120, 300, 1200, 6000, 12_000]
 
 
 @dataclass
 class Kind:
-    """A datatype of some elements of a basic type.
+    """Datatype of some elements of a basic type.
 
     Attributes
     ----------
     datatype : MPI.Datatype
     at : numpy.ndarray
-        Where they lie in an entry, in elements.
+        Places of these elements in an entry, in elements.
     extent : int
         Elements from one entry to the next.
     """
@@ -51,15 +51,15 @@ class Kind:
     is_predefined: bool = False
 
     def count(self, n: int) -> int:
-        """Entries that have so many elements."""
+        """Entries that have ``n`` elements."""
         return n // len(self.at)
 
     def places(self, first: int, n: int) -> np.ndarray:
-        """The places of ``n`` elements from an entry on."""
+        """Places of ``n`` elements, from entry ``first`` on."""
         return ((first + np.arange(self.count(n)))[:, None] * self.extent + self.at).ravel()
 
     def room(self, n: int) -> int:
-        """Elements over which ``n`` stretch."""
+        """Elements of memory that ``n`` elements need."""
         return self.count(n) * self.extent
 
     def free(self) -> None:
@@ -97,7 +97,8 @@ def _nested(base, k, _):
     return made, np.r_[: k // 2, k // 2 * 2 : k // 2 * 3], 3 * (k // 2) + 1
 
 
-#: From a basic type, so many elements and a generator: the datatype, where the elements lie, and its extent.
+#: Functions of a basic type, a number of elements and a generator that return a datatype, the places of its
+#: elements, and its extent.
 STYLES: dict[str, Callable] = {
     "contiguous": lambda base, k, _: (base.Create_contiguous(k), np.arange(k), k),
     "dup": _dup,
@@ -120,7 +121,7 @@ STYLES: dict[str, Callable] = {
 
 
 class Draw:
-    """Draws calls: ``rng`` gives all ranks the same, ``own`` is of this rank alone."""
+    """Random calls: ``rng`` draws the same on all ranks, ``own`` on this rank alone."""
 
     def __init__(self, seed: int, comm: MPI.Intracomm):
         self.rank, self.size = comm.rank, comm.size
@@ -130,7 +131,7 @@ class Draw:
         self.code, self.n, self.root, self.in_place, self.root_in_place = "f8", 0, 0, False, False
 
     def next_call(self) -> None:
-        """What all ranks have to know alike of the next call; the root alone may have it in place."""
+        """Draw what all ranks must agree on in the next call, and whether the root has it in place."""
         while self.old:
             self.old.pop().free()
         self.code = str(self.rng.choice(list(BASES)))
@@ -139,7 +140,7 @@ class Draw:
         self.root_in_place = bool(self.own.random() < 0.4)
 
     def kind(self, *, at_once: int = 0, alike: bool = False) -> Kind:
-        """A datatype of this rank's choice, of ``at_once`` elements or a few; used before, or just made."""
+        """Datatype of this rank's choice, of ``at_once`` elements or a few; kept from before or just made."""
         base, rng = BASES[self.code], self.rng if alike else self.own
         if rng.random() < 0.3:
             return Kind(base, np.arange(1), 1, is_predefined=True)
@@ -167,22 +168,22 @@ class Draw:
         return (np.arange(n) // 7 % 20).astype(dtype)
 
     def counts(self) -> list[int]:
-        """Elements of the messages of each rank."""
+        """Elements of each rank's message."""
         return [int(n) for n in self.rng.choice(SIZES, self.size)]
 
 
 @dataclass
 class Call:
-    """Arguments, of what is sent and what is received.
+    """Arguments of a call, as a function of the send buffer and the receive buffer.
 
     Attributes
     ----------
     args : callable
         ``args(sent, received)``
     n_sent, n_received : int
-        Elements of both memories.
+        Elements of both buffers.
     results : slice
-        What of the second one MPI defines.
+        Part of the receive buffer that MPI defines.
     """
 
     args: Callable[[np.ndarray, np.ndarray], tuple[Any, ...]]
@@ -192,14 +193,14 @@ class Call:
 
 
 def one(d: Draw, n: int, kind: Kind | None = None) -> tuple[Callable, int]:
-    """A block: its specification, and the elements that it needs."""
+    """Block: a function that makes its specification, and the elements of memory that it needs."""
     kind = kind or d.kind(at_once=n)
     count, datatype = kind.count(n), kind.datatype
     return (lambda array: [array, count, datatype]), kind.room(n)
 
 
 def each(d: Draw, n: int) -> tuple[Callable, int]:
-    """A block for each rank, of the same size."""
+    """Blocks of equal size, one for each rank."""
     kind = d.kind(at_once=n)
     count, datatype = kind.count(n), kind.datatype
     return (lambda array: [array, count, datatype]), d.size * kind.room(n)
@@ -214,7 +215,7 @@ def counted(d: Draw, counts: list[int], kind: Kind | None = None) -> tuple[Calla
 
 
 def of_types(d: Draw, counts: list[int]) -> tuple[Callable, int]:
-    """Blocks that have a type each."""
+    """Blocks with a type each."""
     kinds = [d.kind() for _ in counts]
     entries = [kind.count(n) for kind, n in zip(kinds, counts, strict=True)]
     starts = offsets([kind.room(n) for kind, n in zip(kinds, counts, strict=True)])
@@ -230,20 +231,24 @@ def bcast(d: Draw) -> Call:
 
 
 def exchange(d: Draw, send: Callable, recv: Callable) -> Call:
-    """Blocks of the same size: all ranks have theirs in place, or none."""
+    """Call with blocks of equal size: all ranks have theirs in place, or none."""
     (ours, n), (theirs, m) = send(d, d.n), recv(d, d.n)
     return Call(lambda a, b: (IN_PLACE if d.in_place else ours(a), theirs(b)), n, m)
 
 
 def allgatherv(d: Draw) -> Call:
-    """Those of MPI hang where types differ: MPICH cuts by their extents, Open MPI chooses by entries."""
+    """Allgatherv with one type on all ranks.
+
+    Allgatherv of MPI libraries hangs if types differ: MPICH divides by extents, Open MPI chooses an algorithm
+    by entries.
+    """
     counts, kind = d.counts(), d.kind(alike=True)
     (ours, n), (theirs, m) = one(d, counts[d.rank], kind), counted(d, counts, kind)
     return Call(lambda a, b: (IN_PLACE if d.in_place else ours(a), theirs(b)), n, m)
 
 
 def pairs(d: Draw, blocks: Callable) -> Call:
-    """Alltoallv and Alltoallw, in place where each pair sends as much as it receives."""
+    """Alltoallv or Alltoallw, in place if each pair sends as much as it receives."""
     table = np.array([d.counts() for _ in range(d.size)])
     if d.in_place:
         table = np.maximum(np.maximum(table, table.T), 12)  # Open MPI mixes up calls without any message
@@ -327,7 +332,7 @@ CALLS = {
     "Reduce_scatter_block": reduce_scatter_block,
     "Reduce_scatter": reduce_scatter,
 }
-#: Ranks decide together.
+#: Operations in which all ranks decide together.
 TOGETHER = [name for name in CALLS if OPERATIONS[name].decides.name == "ALL"]
 
 
@@ -368,7 +373,7 @@ def test_random_calls_go_the_same_way(comm, agree, nodes_of_one, monkeypatch, mo
             d.free()
         name, form = str(d.rng.choice(list(CALLS))), int(d.rng.choice(forms))
         d.next_call()
-        if which == 2:  # of so few kinds that trials come to an end
+        if which == 2:  # few kinds, so that trials come to an end
             name, form = str(d.rng.choice(["Bcast", "Alltoall", "Gather", "Alltoallv"])), 0
             d.code, d.n = "f8", 6000
         if name in ("Alltoallv", "Alltoallw") and form and IS_OPEN_MPI:
@@ -390,7 +395,7 @@ def test_random_calls_go_the_same_way(comm, agree, nodes_of_one, monkeypatch, mo
         n_large += report.accelerated
     assert agree(n_large > 0)
     assert agree({way[0] for way in ways} == {True, False}), ways
-    of_trials = ("on trial", "measured") if count > 1000 else ("on trial",)  # whose number follows the clock
+    of_trials = ("on trial", "measured") if count > 1000 else ("on trial",)  # their number follows the clock
     assert agree(which != 2 or all(any(word in why for why in reasons) for word in of_trials))
     d.free()
     ours.Free()
@@ -398,7 +403,7 @@ def test_random_calls_go_the_same_way(comm, agree, nodes_of_one, monkeypatch, mo
 
 @few_or_many(20, 200)
 def test_types_that_differ_in_what_mpi_libraries_cannot_take(comm, agree, count):
-    """Allgatherv, whatever the extents and the entries on each rank."""
+    """Allgatherv is right and decided alike with any extents and entries on each rank."""
     d, ours = Draw(5, comm), compcoll.Comm(comm, "lossless", min_nbytes=0)
     for i in range(count):
         d.next_call()

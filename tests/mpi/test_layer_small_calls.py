@@ -1,4 +1,4 @@
-"""Small calls, and those that were declined before: straight to MPI, and noticed all the same."""
+"""Small calls, and calls that were declined before, go straight to MPI and are still reported."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def ours(comm):
 @many
 def test_small_calls_are_mpis_and_reported(comm, ours, agree):
     for name, call in collectives(comm.rank, comm.size, SMALL).items():
-        for _ in range(2):  # the second call may have been remembered
+        for _ in range(2):  # the second call may be a remembered one
             check(comm, ours, agree, call, "i4")
             report = ours.report
             sound = (report.op, report.accelerated) == (call.name, False) and "= 1000" in report.reason
@@ -55,7 +55,7 @@ def test_subclasses_are_asked(comm, agree):
 @many
 def test_strict_is_content_with_small_calls(comm, agree):
     ours = compcoll.Comm(comm, "lossless", min_nbytes=1000, strict=True)
-    between = data(1000 // 8 * comm.size, "f4", 0)  # in all more than the limit, each message less
+    between = data(1000 // 8 * comm.size, "f4", 0)  # more than the limit in all, but each message is less
     for op in (MPI.SUM, MPI.MAX):
         ours.Allreduce(between, between.copy(), op)
         assert agree(not ours.report.accelerated)
@@ -65,7 +65,7 @@ def test_strict_is_content_with_small_calls(comm, agree):
 
 @pytest.fixture
 def declining(comm, nodes_of_one, monkeypatch):
-    """A communicator whose network is not worth compressing for, and whose calls are looked at often."""
+    """Communicator on a network not worth compressing for, whose calls are reconsidered often."""
     monkeypatch.setattr(trial, "WARM", 5)
     monkeypatch.setattr(trial, "LOOKS", tuple(range(5, 100, 5)))
     monkeypatch.setattr(trial, "GAIN", 0.0)
@@ -76,7 +76,7 @@ def declining(comm, nodes_of_one, monkeypatch):
 
 @many
 def test_declined_calls_are_counted_alike(comm, declining, agree):
-    """Some ranks' arguments change with each call and others' do not; still all are asked anew together."""
+    """Declined calls are counted alike and decided anew together, if only some ranks' arguments change."""
     mine, got = data(LARGE, "f4", comm.rank), np.zeros((comm.size, LARGE), "f4")
     for i in range(23):
         row = MPI.FLOAT.Create_contiguous(LARGE).Commit()
@@ -120,7 +120,7 @@ def test_bfloat16(comm, declining, agree, n):
 
 
 def forms_of(array, counts, displs, way: int):
-    """The same argument in each of mpi4py's forms."""
+    """One argument, in each of mpi4py's forms."""
     return [
         [array, (counts, displs)],
         (array, (np.array(counts), np.array(displs, "i8"))),
@@ -131,7 +131,7 @@ def forms_of(array, counts, displs, way: int):
 
 @many
 def test_repeated_calls_of_pairs(comm, ours, agree):
-    """Counts, displacements, memory and forms change from call to call, and some calls come again."""
+    """Repeated calls of pairs are right while counts, displacements, memory and forms change."""
     rng, size, rank = np.random.default_rng(1), comm.size, comm.rank
     matrices = [rng.choice([0, 10, 3000, 9001], (size, size)) for _ in range(3)]
     arrays = [data(10_000 * size, "f4", rank + i) for i in range(2)]
@@ -159,7 +159,7 @@ def test_repeated_calls_of_pairs(comm, ours, agree):
 
 @many
 def test_a_call_of_pairs_that_cannot_begin_at_once(comm, ours, agree):
-    """Memory that is not contiguous as the first call's was, or is sent and received at once."""
+    """A repeated Alltoallv is right with memory that is not contiguous as before, or in place."""
     size, n = comm.size, 9001
     counts, square = [n] * size, data(n * size, "f4", comm.rank).reshape(n, size)
     want, got = np.zeros((2, n * size), "f4")

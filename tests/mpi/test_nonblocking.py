@@ -1,4 +1,4 @@
-"""Nonblocking collectives against MPI's own."""
+"""Nonblocking collectives against plain MPI."""
 
 import time
 from weakref import ref
@@ -14,7 +14,7 @@ N = 30_011
 
 
 def near(got: np.ndarray, want: np.ndarray, size: int) -> bool:
-    """Whether two sums of ``size`` summands below 2 differ by no more than their roundings."""
+    """True if two sums of ``size`` summands below 2 differ by no more than their roundings."""
     return bool(np.abs(got - want).max() <= 2 * size * size * np.finfo(got.dtype).eps * 2)
 
 
@@ -24,7 +24,7 @@ def ours(comm):
 
 
 def test_moves_on_while_nobody_waits(comm, ours, agree):
-    """A call ends although its ranks do not enter MPI any more."""
+    """A nonblocking call completes although its ranks do not enter MPI any more."""
     if not ours._marked.facts.multithreaded:
         pytest.skip("only calls drive the engine under less than MPI_THREAD_MULTIPLE")
     got = np.zeros(N * comm.size, "f4")
@@ -65,7 +65,7 @@ def test_bounds_and_reports(comm, agree):
 
 
 def test_what_goes_to_mpi(comm, agree):
-    """Other reductions, other types and small messages."""
+    """MPI carries small calls and other reductions, and other types are an error."""
     ours = compcoll.Comm(comm, codec="lossless")
     mine, got, want = np.arange(9.0) * comm.rank, np.zeros(9), np.zeros(9)
     before = ours.calls_accelerated
@@ -95,7 +95,7 @@ def test_a_strict_communicator_says_what_fell_back(comm, agree):
 
 
 def are_gone(arrays, ours) -> bool:
-    """Whether nobody keeps any of the arrays on any rank, once the engine's thread is done with them."""
+    """True if no array is referenced on any rank, once the engine's thread has released them."""
     some, total = np.ones((2, 5000))
     for _ in range(30):
         ours.Iallreduce(some, total).Wait()
@@ -108,7 +108,7 @@ def are_gone(arrays, ours) -> bool:
 @pytest.mark.parametrize("planned", [True, False])
 @pytest.mark.parametrize("name", ["Iallreduce", "Ialltoall", "Ialltoallv", "Iallgather", "Ireduce_scatter"])
 def test_buffers_are_let_go_of_at_the_end(ours, name, planned):
-    """Not when as many others have ended, while the request is still referred to."""
+    """Buffers are released when their call ends, even if its request is still referenced."""
     size, kept = ours.size, []
     for _ in range(3):
         a, b = np.ones(size * 1000), np.ones(size * 1000 * (size if name == "Iallgather" else 1))
@@ -125,7 +125,10 @@ def test_buffers_are_let_go_of_at_the_end(ours, name, planned):
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size < 3, reason="needs two ranks beside one whose messages are all large")
 def test_pairs_in_place_that_leave_mpi_nothing_on_one_rank(comm, nodes_of_one, agree):
-    """Open MPI mixes up later calls where a rank has only counts of zero; other MPIs do not."""
+    """Ialltoallv in place is right if one rank has nothing but large messages.
+
+    Open MPI mixes up later calls if a rank has only counts of zero.
+    """
     fresh = comm.Dup()
     ours, rank, size = compcoll.Comm(fresh, "lossless", min_nbytes=1000), comm.rank, comm.size
     counts = np.full((size, size), 5)

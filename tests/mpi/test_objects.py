@@ -1,4 +1,4 @@
-"""The lower-case calls give what plain mpi4py gives, with arrays compressed on the way."""
+"""Lower-case calls give plain mpi4py's results, with arrays compressed on the way."""
 
 import pickle
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ needs_two = pytest.mark.skipif(WORLD.size < 2, reason="one rank has nobody to se
 
 
 class Table:
-    """An object that takes itself apart, as those of pandas and pyarrow do."""
+    """Object that pickles its columns out of band, like those of pandas and pyarrow."""
 
     def __init__(self, name, *columns):
         self.name, self.columns = name, columns
@@ -64,7 +64,7 @@ OBJECTS = {
         data(N, "f8", s).astype("M8[s]"),
         data(N, BF16, s),
         data(N, "f2", s),
-        np.zeros(N, "g"),  # sums of which would have padding of any bits
+        np.zeros(N, "g"),  # sums of these have padding with undefined bits
     ],
     "empty": lambda s: [np.empty(0), np.empty((3, 0), "f4"), {}],
     "object array": lambda s: np.array([data(N, "f4", s), None, "x"], object),
@@ -82,7 +82,7 @@ OBJECTS = {
 
 
 def alike(got, want) -> bool:
-    """Whether two objects are the same to the bit, and as writable."""
+    """True if two objects are equal to the bit, and equally writable."""
     if type(got) is not type(want):
         return False
     if isinstance(want, np.ma.MaskedArray):
@@ -110,13 +110,13 @@ def alike(got, want) -> bool:
 
 
 def copied(obj):
-    """What mpi4py makes of an object on its way."""
+    """The copy that mpi4py makes of an object in a message."""
     return MPI.pickle.loads(MPI.pickle.dumps(obj))
 
 
 @pytest.fixture
 def ours(comm):
-    return compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=1000)  # which is not for objects
+    return compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=1000)  # objects do not use this codec
 
 
 @pytest.mark.parametrize("name", OBJECTS)
@@ -145,7 +145,7 @@ def test_messages_give_what_mpi4py_gives(comm, ours, agree, name):
     original = make(rank)
     sent = ours.isend(original, dest=right, tag=2)
     if isinstance(original, np.ndarray) and original.flags.writeable and original.dtype != object:
-        original[...] = np.zeros((), original.dtype)  # it was pickled
+        original[...] = np.zeros((), original.dtype)  # it has been pickled
     status = MPI.Status()
     got = ours.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=status)
     assert sent.wait() is None
@@ -175,7 +175,7 @@ def test_messages_of_many_kinds_keep_their_order(comm, ours, agree):
     assert agree(ok)
 
 
-SENDERS = {  # of an array's compressed way: whether a rank takes part
+SENDERS = {  # calls with a compressed array, and whether a rank is part of the compressed call
     "bcast": lambda ours, x: (ours.bcast(x if ours.rank == 1 else None, 1), True),
     "allgather": lambda ours, x: (ours.allgather(x)[1], True),
     "gather": lambda ours, x: ((ours.gather(x if ours.rank == 1 else 5) or [0, x])[1], ours.rank < 2),
@@ -232,7 +232,7 @@ def test_allreduce_has_the_order_of_mpi4py(comm, ours, agree, op):
     kept = mine.copy()
     assert agree(alike(ours.allreduce(mine, OPS[op]), plain.allreduce(mine, OPS[op])))
     assert agree(bits(mine) == bits(kept))
-    if op != "in place":  # not all objects need be large
+    if op != "in place":  # objects need not all be large
         mixed = mine if comm.rank % 2 == 0 else float(comm.rank)
         assert agree(alike(ours.allreduce(mixed, OPS[op]), plain.allreduce(mixed, OPS[op])))
     assert agree(ours.allreduce(comm.rank + 1, op=MPI.MAX) == comm.size)
@@ -258,7 +258,7 @@ def test_who_pickles_otherwise_does_so(comm, ours, agree):
         MPI.pickle.__init__(mine, lambda raw: loads(bytes(raw)[4:]))
         assert agree(alike(ours.bcast(array), array))
         assert agree(any(one is array for one in seen) == (comm.rank == 0))
-        # Only one rank: the others understand it all the same.
+        # On one rank only; the others can still read its pickles.
         MPI.pickle.__init__((lambda obj: dumps(obj, 2)) if comm.rank == 0 else None)
         assert agree(alike(ours.allgather(array), [copied(array) for _ in range(comm.size)]))
         gathered = ours.gather(array)
@@ -297,7 +297,10 @@ def test_communicators_made_from_others(comm, ours, agree):
 @needs_two
 @pytest.mark.parametrize("name", ["allreduce", "reduce", "scan", "exscan"])
 def test_the_first_reduction_while_a_message_is_on_its_way(comm, agree, name):
-    """mpi4py duplicates the communicator with Python's lock held, which the rest of the message needs."""
+    """A first reduction completes while a message is in flight.
+
+    mpi4py duplicates the communicator with the GIL held, which the rest of the message needs.
+    """
     c = compcoll.Comm(comm.Dup(), "lossless", min_nbytes=1000)
     sent, received = np.arange(400_000.0), np.zeros(400_000)
     request = c.Irecv(received, 1, 5) if c.rank == 0 else None
@@ -311,7 +314,7 @@ def test_the_first_reduction_while_a_message_is_on_its_way(comm, agree, name):
 
 
 def _completed(request, how, status):
-    """What a receive has brought, in one of mpi4py's ways."""
+    """Object that a receive returns, in one of mpi4py's ways."""
     if how == "wait":
         return request.wait(status)
     if how == "test":
@@ -328,7 +331,7 @@ def _completed(request, how, status):
 @pytest.mark.parametrize("posted", ["irecv", "mprobe"])
 @pytest.mark.parametrize("name", ["send", "isend"])
 def test_a_send_ends_once_a_receive_is_posted(comm, ours, agree, name, posted, how):
-    """As MPI's own, it need not wait for what its receiver does between `irecv` and `wait`."""
+    """Like MPI's, a send completes once its receive is posted, whatever the receiver does before ``wait``."""
     sent, right = OBJECTS["several"](0), True
     if comm.rank == 0:
         request = getattr(ours, name)(sent, 1, 3)
@@ -348,7 +351,7 @@ def test_a_send_ends_once_a_receive_is_posted(comm, ours, agree, name, posted, h
 
 @needs_two
 def test_receives_of_objects_that_are_given_up(comm, ours, agree):
-    """A cancelled one takes nothing, and one that is freed receives all the same."""
+    """A cancelled receive of an object takes no message, and a freed one still receives."""
     status, ok = MPI.Status(), True
     if comm.rank == 1:
         request = ours.irecv(1 << 23, 0, 3)
@@ -369,27 +372,27 @@ def test_receives_of_objects_that_are_given_up(comm, ours, agree):
 @needs_two
 @pytest.mark.parametrize("late", [False, True])
 def test_a_communicator_is_freed_before_its_objects_are_unpickled(comm, ours, agree, late):
-    """After they were received, or before that."""
+    """A received object can be unpickled after its communicator is freed, before or after it arrived."""
     sent, made = OBJECTS["several"](0), compcoll.Comm(comm.Dup(), "lossless", min_nbytes=1000)
     request = made.irecv(1 << 23, 0, 3) if comm.rank == 1 else None
     if comm.rank == 0 and not late:
         made.send(sent, 1, 3)
     if comm.rank == 1 and late:
         made.Free()
-        comm.Send(np.zeros(1), 0, 5)  # of another communicator
+        comm.Send(np.zeros(1), 0, 5)  # through another communicator
     if comm.rank == 0 and late:
         comm.Recv(np.zeros(1), 1, 5)
         request = made.isend(sent, 1, 3)
     if made:
         made.Free()
-    compcoll.Comm(comm.Dup()).Free()  # when communicators that were left are freed
+    compcoll.Comm(comm.Dup()).Free()  # frees communicators that were left
     got = request.wait() if request is not None else None
     assert agree(comm.rank != 1 or alike(got, OBJECTS["several"](0)))
 
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank sends nothing")
 def test_arrays_beside_other_objects_are_one_call(comm, agree):
-    """The array goes by itself, and the list with mpi4py's."""
+    """An array beside other objects is one compressed call; the other objects go with mpi4py's."""
     fresh = comm.Dup()
     ours, x = compcoll.Comm(fresh, "lossless", min_nbytes=1000), np.cumsum(np.ones(200_000))
     got = ours.allgather(x if comm.rank else [x])
