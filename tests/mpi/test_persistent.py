@@ -1,4 +1,4 @@
-"""Persistent requests against MPI's own: prepared once, started again and again."""
+"""Persistent requests against plain MPI: prepared once, started again and again."""
 
 from itertools import product
 
@@ -24,7 +24,7 @@ def ours(comm):
 @needs_mpi4
 @pytest.mark.parametrize("dtype", ["f4", "i4"])
 def test_collectives(comm, ours, agree, dtype):
-    """All are prepared, then started several times with other values, on each rank in another order."""
+    """Prepared calls are right when they start with other values, in another order on each rank."""
     calls = collectives(comm.rank, comm.size, N).values()
     mine, theirs = ([call.memory(dtype, 0, comm.rank) for call in calls] for _ in range(2))
     both = list(zip(calls, mine, theirs, strict=True))
@@ -41,7 +41,7 @@ def test_collectives(comm, ours, agree, dtype):
         order = [requests[i] for i in rng.permutation(len(requests))]
         start(order)
         wait(order)
-        if not ours._marked.facts.nodes:  # inside a node, of several, messages are left to MPI
+        if not ours._marked.facts.nodes:  # MPI carries messages inside nodes if there are several
             assert agree(ours.calls_accelerated == before + len(requests))
         for call, (_, got), (_, want) in both:
             if got is not None:
@@ -57,13 +57,13 @@ def test_collectives(comm, ours, agree, dtype):
 @pytest.mark.parametrize("least", [0, 4000, 1 << 40], ids=["all", "some", "none"])
 @pytest.mark.parametrize("form", ["Ialltoallw", "Alltoallw_init"])
 def test_types_freed_after_the_call(comm, agree, form, least):
-    """MPI keeps what it needs of them."""
+    """Datatypes may be freed once Alltoallw has begun or is prepared: results are still MPI's."""
     persistent = form.endswith("_init")
     if persistent and MPI.Get_version() < (4, 0) and least:
         pytest.skip("the MPI of this process has no persistent collectives")
     c = compcoll.Comm(comm, "lossless", min_nbytes=least)
     size, rank = comm.size, comm.rank
-    # Rank 0 exchanges little with everyone, and so do the others with it.
+    # Rank 0 exchanges few elements with each rank; the others exchange many with each other.
     counts = np.array([9 if 0 in (rank, p) else N for p in range(size)], "i4")
     places = np.array([16 * sum(counts[:p]) for p in range(size)], "i4")
     send, want = data(2 * sum(counts), "f8", rank), np.full(2 * sum(counts), 7.0)
@@ -91,7 +91,7 @@ def test_types_freed_after_the_call(comm, agree, form, least):
 @needs_mpi4
 @pytest.mark.parametrize("n", [10, N])
 def test_a_rank_that_exchanges_little(comm, agree, n):
-    """Its part of the call is MPI's alone, while the others compress."""
+    """Alltoallv is right if MPI carries all messages of rank 0 while the other ranks compress."""
     c, size = compcoll.Comm(comm, "lossless", min_nbytes=4000), comm.size
     counts = [n if 0 in (comm.rank, p) else N for p in range(size)]
     send, want = data(sum(counts), "f4", comm.rank), np.zeros(sum(counts), "f4")
@@ -109,7 +109,7 @@ def test_a_rank_that_exchanges_little(comm, agree, n):
 
 @needs_mpi4
 def test_more_calls_than_share_tags(comm, agree):
-    """Messages of a rank in a call are large, small, or of types that MPI exchanges; 64 calls share tags."""
+    """More calls than share tags (64) are right, with large, small and mixed-type messages in any order."""
     c, size, rank = compcoll.Comm(comm, "lossless", min_nbytes=4000), comm.size, comm.rank
     parts = MPI.Datatype.Create_struct([1, 1], [0, 4], [MPI.FLOAT, MPI.INT]).Commit()
     kinds, draw = [(MPI.DOUBLE, 1000), (MPI.DOUBLE, 9), (parts, 1000)], np.random.default_rng(3)
@@ -117,7 +117,7 @@ def test_more_calls_than_share_tags(comm, agree):
     for n_calls in (70, 40):
         for _ in range(n_calls):
             of = draw.integers(3, size=size)
-            # Both ranks of a message have the same kind of it: small if it is for one of them.
+            # Both ranks choose the same kind for a message: the small one if either of them does.
             mine = [kinds[1 if 1 in pair else max(pair)] for pair in ((of[rank], of[p]) for p in range(size))]
             blocks = ([n for _, n in mine], [8000 * p for p in range(size)]), [type_ for type_, _ in mine]
             want, got = np.zeros((2, send.size))

@@ -1,4 +1,4 @@
-"""Send, Recv and their like: every kind of sender meets every kind of receiver."""
+"""Send, Recv and similar calls: every kind of sender meets every kind of receiver."""
 
 from itertools import product
 
@@ -155,7 +155,7 @@ def test_uncompressed_messages_are_not_counted(comm, agree):
 
 @pytest.mark.parametrize("send", ["Send", "Bsend", "Rsend"])
 def test_plain_messages_of_odd_lengths(comm, ours, agree, send):
-    """From a library that is not hooked, to each kind of receive; some are as long as a first message."""
+    """Plain messages of any length arrive by each kind of receive, also those as long as a first message."""
     lengths, ok = (1, 25, *range(901, 1301, 10), 5001), True
     receives = [RECEIVES[name] for name in ("Recv", "Irecv", "Probe", "Mrecv")]
     if send == "Bsend":
@@ -188,7 +188,7 @@ def test_plain_messages_of_odd_lengths(comm, ours, agree, send):
 
 
 def test_what_lies_behind_a_shorter_message_stays(comm, agree):
-    """In a receive that is large enough for any first message."""
+    """A receive that is large enough for any first message keeps the values behind a shorter message."""
     for least, n in ((0, 20), (16384, 4096)):
         ours = compcoll.Comm(comm, "lossless", min_nbytes=least)
         sent = np.random.default_rng(n).integers(-(1 << 62), 1 << 62, n)
@@ -201,7 +201,7 @@ def test_what_lies_behind_a_shorter_message_stays(comm, agree):
 
 @pytest.mark.parametrize("datatype", ["SHORT_INT", "DOUBLE_INT", "LONG_INT", "FLOAT_INT"])
 def test_pairs(comm, ours, agree, datatype):
-    """Some have a gap between the two, and a message may end within an entry."""
+    """Pair types, some with a gap, give plain MPI's bytes, also if a message ends within an entry."""
     datatype = getattr(MPI, datatype)
     n, (_, extent) = 3000, datatype.Get_extent()
     plain = MPI.Intracomm(comm)
@@ -230,7 +230,7 @@ def test_pairs(comm, ours, agree, datatype):
     ],
 )
 def test_received_as_another_type(comm, ours, agree, how, n, sent, received, alike):
-    """A type with other values is an error, as the frame knows it; the next message is as ever."""
+    """A receive as a type of other values raises MISMATCH, and the next message arrives."""
     left, right = ring(comm)
     for kind in (received, sent):
         values = data(n, sent, left)
@@ -247,7 +247,7 @@ def test_received_as_another_type(comm, ours, agree, how, n, sent, received, ali
 
 
 def test_objects_of_one_communicator_have_one_report(comm, agree):
-    """The same settings are the same duplicate, whichever object sends."""
+    """Wrappers with equal settings are one duplicate, and have one report whichever of them sends."""
     one, other = (compcoll.Comm(comm, "lossless", min_nbytes=1000) for _ in range(2))
     assert one == other
     if comm.rank == 0:
@@ -261,7 +261,7 @@ def test_objects_of_one_communicator_have_one_report(comm, agree):
 
 
 def test_messages_outlive_the_communicators_between(comm, agree):
-    """Those of one that was made of another one, which sent none before it was freed."""
+    """A duplicate accelerates messages if the communicator that it was made from sent none and was freed."""
     first = compcoll.Comm(comm, "lossless", min_nbytes=1000)
     second = first.Dup()
     third = second.Dup()

@@ -1,4 +1,4 @@
-"""Which calls are accelerated and how; ranks that disagree; strictness; the report."""
+"""Calls that are accelerated, and how; ranks that disagree; strictness; the report."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_default_is_auto(comm, agree, monkeypatch):
     ],
 )
 def test_wrong_parameters(comm, arguments, message):
-    """ValueError where the parameter is, PolicyError on the other ranks; no hang, and the next one works."""
+    """A wrong argument raises ValueError on its rank and PolicyError on others, and the next call works."""
     with pytest.raises(ValueError, match=message):
         compcoll.Comm(comm, **arguments)
     if comm.rank == 0:
@@ -77,7 +77,7 @@ def test_using(comm, agree):
     )
     assert agree((ours.policy.codec, lossy.policy.codec) == ("lossless", "zfp:rate=8"))
     assert agree(lossy.policy.min_nbytes == 0)
-    rules = (Rule(op=("Allgather",), codec="mpc"),)  # whose place a codec takes
+    rules = (Rule(op=("Allgather",), codec="mpc"),)  # a codec takes their place
     assert agree(compcoll.Comm(comm, policy=Policy("raw", rules=rules)).using("lossless").policy.rules == ())
     got = np.zeros(N * comm.size, "f4")
     lossy.Allgather(data(N, "f4", comm.rank), got)
@@ -140,7 +140,7 @@ def test_strict(comm, agree):
     ours = compcoll.Comm(comm, "zfp:rate=8", strict=True, min_nbytes=1000)
     got = data(N, "f4", 0)
     ours.Bcast(got)
-    ours.Bcast(np.zeros(10, "f4"))  # below min_nbytes as the policy has it
+    ours.Bcast(np.zeros(10, "f4"))  # below the policy's min_nbytes
     with fails("FALLBACK", "SUM"):
         ours.Allreduce(MPI.IN_PLACE, got, MPI.MAX)
     bad = data(N, "f4", 0)
@@ -156,7 +156,7 @@ def test_strict(comm, agree):
 
 @many
 def test_report_after_declined_vector_calls(comm, agree):
-    """Of the call that was declined, not of the one before."""
+    """The report after a declined vector call describes that call, not the one before."""
     ours = compcoll.Comm(comm, "auto", min_nbytes=1000)
     part, whole = data(N, "f4", comm.rank), np.zeros(N * comm.size, "f4")
     root = comm.rank == 0
@@ -170,7 +170,7 @@ def test_report_after_declined_vector_calls(comm, agree):
 
 @many
 def test_names_set_later_on_some_ranks_alone(comm):
-    """An error on all ranks, not a deadlock."""
+    """A name set on some ranks alone is an error on all ranks, not a deadlock."""
     ours = compcoll.Comm(
         comm, policy=Policy("lossless", min_nbytes=0, rules=(Rule(comm="data", codec="zfp:rate=8"),))
     )
@@ -185,7 +185,7 @@ def test_names_set_later_on_some_ranks_alone(comm):
 
 @many
 def test_starts_under_rules_by_name_meet_nobody(comm, agree):
-    """Two communicators may start calls in another order on each rank; small and large ones."""
+    """Two communicators with rules by name start small and large calls in another order on each rank."""
     policy = Policy("lossless", min_nbytes=4096, rules=(Rule(comm="data", codec="raw"),))
     both = [compcoll.Comm(comm.Dup(), policy=policy) for _ in range(2)]
     mine, want = data(N * comm.size, "f4", comm.rank), np.zeros(N * comm.size, "f4")
@@ -205,7 +205,7 @@ def test_starts_under_rules_by_name_meet_nobody(comm, agree):
 @many
 @pytest.mark.parametrize("codec", ["lossless", "none"])
 def test_an_operation_may_be_left_to_mpi(comm, agree, codec):
-    """In all its forms, and objects too; others are compressed as ever."""
+    """A rule leaves an operation to MPI in all its forms, and other calls are compressed as before."""
     rules = (Rule(op=("Bcast", "Alltoallv", "Send"), codec="none"),)
     ours = compcoll.Comm(comm, policy=Policy(codec, min_nbytes=0, rules=rules), strict=True)
     mine, got = data(N * comm.size, "f4", comm.rank), np.zeros(N * comm.size, "f4")

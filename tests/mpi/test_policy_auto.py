@@ -1,4 +1,4 @@
-"""codec="auto" and when="pays": ranks make trials together, and go by them and by a table of earlier ones."""
+"""codec="auto" and when="pays": ranks make trials together, and follow these or a table of earlier ones."""
 
 import os
 import threading
@@ -24,7 +24,7 @@ def new_process():
 
 @pytest.fixture(autouse=True)
 def forget(monkeypatch):
-    """State that each test finds: messages of N values count as large."""
+    """Start each test without earlier results, and count messages of N values as large."""
     monkeypatch.setattr(trial, "LARGE_NBYTES", 4 * N)
     new_process()
     yield
@@ -33,36 +33,36 @@ def forget(monkeypatch):
 
 @pytest.fixture(params=["slow", "fast"])
 def network(request, nodes_of_one, monkeypatch):
-    """One on which compression takes half of the time, or three times as long, whatever the clock says."""
+    """Network on which compression takes half of plain MPI's time, or three times as much, by any clock."""
     part = 0.5 if request.param == "slow" else 3.0
     make_clear(monkeypatch, part)
     return request.param
 
 
-#: For tests that say the same on both.
+#: For tests whose claim is the same on both networks.
 slow = pytest.mark.parametrize("network", ["slow"], indirect=True)
 
 
 def make_clear(monkeypatch, part):
-    """Have trials be worth while, and find that compression takes this part of plain MPI's time."""
+    """Make trials pay, and find that compression takes this part of plain MPI's time."""
     monkeypatch.setattr(trial._Pair, "part", property(lambda self: part))
     monkeypatch.setattr(
         trial.Kind, "_weigh", lambda self, agree, speed: self._begin_pairs(trial._State.TRIAL)
     )
     monkeypatch.setattr(trial.Known, "differs", lambda self, seconds, share, limit: False)
-    monkeypatch.setattr(trial, "FULL", 0.0)  # whatever was measured of the link
+    monkeypatch.setattr(trial, "FULL", 0.0)  # whatever speed of the link was measured
 
 
 @pytest.fixture
 def known_link(comm, nodes_of_one, monkeypatch):
-    """A link of 10 MB/s between ranks, as if the process had measured it."""
+    """Link of 10 MB/s between ranks, as if the process had measured it."""
     monkeypatch.setattr(advisor, "_links", {"network": 1e-7})
-    monkeypatch.setattr(trial, "FULL", 0.0)  # nor do blocks of calls tell that it is not so
+    monkeypatch.setattr(trial, "FULL", 0.0)  # blocks of calls do not show another speed
 
 
 @pytest.fixture
 def folder(comm, tmp_path, monkeypatch):
-    """A folder of tables, of all ranks."""
+    """Folder of tables for all ranks; None on ranks other than 0."""
     path = comm.bcast(str(tmp_path))
     monkeypatch.setenv("COMPCOLL_TABLE", path)
     monkeypatch.setattr(table, "EACH_WRITE", 0.0)
@@ -79,7 +79,7 @@ def make(comm, **options):
 
 
 def ways(ours, call, n):
-    """Whether each of some calls went compressed."""
+    """List with True for each of ``n`` calls that was compressed."""
     found = []
     for _ in range(n):
         call()
@@ -88,7 +88,7 @@ def ways(ours, call, n):
 
 
 def test_what_calls_took_decides(comm, agree, nodes_of_one, smooth):
-    """Whichever way it is, the ranks go together."""
+    """Ranks decide alike by the times of calls, whatever these are."""
     ours, got = make(comm), np.empty_like(smooth)
     found = ways(ours, lambda: ours.Alltoall(smooth, got), 60)
     assert agree(not any(found[:8]))
@@ -134,7 +134,7 @@ def test_sizes_of_one_class_are_tried_together(comm, agree, network):
 
 
 def test_a_node_asks_nobody(comm, agree, smooth):
-    """Inside a node everything is MPI's: nothing is measured, nothing tried."""
+    """Inside a node, calls are MPI's without a measurement or a trial."""
     ours, got = make(comm), np.empty_like(smooth)
     ours.Alltoall(smooth, got)
     assert agree(ours._marked.measured is None and not ours.report.accelerated)
@@ -142,7 +142,7 @@ def test_a_node_asks_nobody(comm, agree, smooth):
 
 
 def test_nonblocking_and_persistent_calls_go_as_blocking_ones(comm, agree, network, smooth, monkeypatch):
-    """Small ones are plain; none of them makes a trial."""
+    """Nonblocking and persistent calls follow the trials of blocking ones, and small ones are plain."""
     monkeypatch.setattr(advisor, "_links", {"network": 1e-12})
     monkeypatch.setattr(advisor, "BESIDE_NBYTES", 4 * N)
     ours, got, want = make(comm), np.empty_like(smooth), np.empty_like(smooth)
@@ -167,7 +167,7 @@ def test_nonblocking_and_persistent_calls_go_as_blocking_ones(comm, agree, netwo
 
 
 def test_messages_go_by_the_measured_link(comm, agree, known_link, smooth, folder):
-    """A careful ratio does not pay; that of a row does."""
+    """Messages do not pay with the cautious default ratio, and pay with the ratio of a row."""
 
     def send(ours):
         if comm.rank == 0:
@@ -188,7 +188,7 @@ ROW = Row(*KIND, 4 * N, True, (7e-4, 1e-3), (7e-4, 1e-3), 0.7, (3, 3), made="202
 
 
 def keep(ours, *rows):
-    """Have rank 0's table hold these rows, for communicators that are made from now on."""
+    """Write these rows to rank 0's table, for communicators that are made from now on."""
     marked = ours._marked
     if marked.rank == 0:
         rows = [replace(row, ranks_a_node=(1,) * marked.size) for row in rows]
@@ -225,7 +225,7 @@ def test_a_trial_is_written_and_read_by_the_next_job(comm, agree, known_link, fo
 
 
 def test_a_row_that_is_no_longer_so(comm, agree, known_link, folder, smooth, monkeypatch):
-    """Ranks meet after 16 calls, and try both ways again."""
+    """If a row does not hold any more, ranks agree so after 16 calls, and try both ways again."""
     monkeypatch.setattr(trial._Pair, "part", property(lambda self: 3.0))
     keep(make(comm), replace(ROW, seconds=(1.0, 2.0), in_call=(1.0, 2.0)))
     ours, got = make(comm), np.empty_like(smooth)
@@ -235,7 +235,7 @@ def test_a_row_that_is_no_longer_so(comm, agree, known_link, folder, smooth, mon
 
 
 def test_a_frozen_table(comm, agree, known_link, tmp_path, smooth, monkeypatch):
-    """The row or plain MPI: no trial."""
+    """A frozen table gives a row or plain MPI, and no trial."""
     monkeypatch.setenv("COMPCOLL_TABLE", "read")
     monkeypatch.setenv("XDG_CACHE_HOME", comm.bcast(str(tmp_path)))
     make(comm)
@@ -247,7 +247,7 @@ def test_a_frozen_table(comm, agree, known_link, tmp_path, smooth, monkeypatch):
 
 
 def test_each_rank_has_a_table_of_its_own(comm, agree, known_link, smooth, tmp_path, monkeypatch):
-    """Rank 0's counts."""
+    """Rank 0's table decides if each rank has another one."""
     monkeypatch.setenv("COMPCOLL_TABLE", str(tmp_path))
     about = make(comm)._marked.measured.about
     row = replace(ROW, compress=comm.rank > 0, ranks_a_node=(1,) * comm.size)
@@ -281,13 +281,13 @@ def test_a_link_is_measured_once(comm, agree, nodes_of_one, monkeypatch):
 
 
 def frozen(array):
-    """A read-only view."""
+    """Read-only view."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
-#: Calls in which rank 0 has an array that a plan for others like it is not fit for.
+#: Calls, and a change of rank 0's array for which a plan for similar arrays does not fit.
 ODD = {
     "read-only": (lambda c, a, b: c.Bcast(a), frozen),
     "other order": (lambda c, a, b: c.Alltoall(a, b), np.asfortranarray),
@@ -297,7 +297,7 @@ ODD = {
 @slow
 @pytest.mark.parametrize("odd", ODD)
 def test_all_ranks_count_a_call_once(comm, agree, network, odd):
-    """Whatever its buffers are: else one of them would be the first to begin another block."""
+    """All ranks count a call once, whatever its buffers are, so that they begin a trial's blocks together."""
     ours = make(comm)
     a = np.sin(np.arange(N * comm.size) * 1e-3).astype("f4").reshape(64 * comm.size, -1)
     b = np.empty_like(a)
@@ -312,7 +312,10 @@ def test_all_ranks_count_a_call_once(comm, agree, network, odd):
 
 @slow
 def test_first_calls_of_two_threads_in_other_orders(comm, agree, network, smooth):
-    """Each is decided on in Python, where ranks may meet, while another one waits for its ranks there."""
+    """First calls of two threads complete in other orders.
+
+    Python decides each of them, where ranks may meet while another call waits for its ranks.
+    """
     both = [make(comm), make(comm)]
     got, failed = [np.empty_like(smooth) for _ in both], []
     comm.Alltoall(smooth, want := np.empty_like(smooth))
@@ -333,7 +336,7 @@ def test_first_calls_of_two_threads_in_other_orders(comm, agree, network, smooth
 
 
 def test_communicators_of_others_in_any_order(comm, agree, known_link, smooth, monkeypatch):
-    """What one rank has asked of a communicator between decides nothing about one that was made of it."""
+    """A decision on an intermediate communicator on one rank changes no decision on its descendants."""
     monkeypatch.setattr(advisor, "BESIDE_NBYTES", 4 * N)
     first = make(comm)
     between = first.Split()
@@ -350,7 +353,7 @@ def test_communicators_of_others_in_any_order(comm, agree, known_link, smooth, m
 
 
 def test_a_trial_that_is_not_worth_it_holds_for_other_buffers_too(comm, agree, known_link, monkeypatch):
-    """What a rank remembers of nonblocking calls goes with the verdict, so that all go the same way."""
+    """The verdict of a trial also discards remembered nonblocking calls, so that ranks decide alike."""
     monkeypatch.setattr(advisor, "BESIDE_NBYTES", 4 * N)
     ours, n = make(comm), 1 << 17
     mine = np.random.default_rng(comm.rank).integers(0, 1 << 16, n, np.uint16).view(np.float16)
@@ -366,7 +369,7 @@ def test_a_trial_that_is_not_worth_it_holds_for_other_buffers_too(comm, agree, k
 
 
 def test_values_on_a_gpu_are_measured_once_they_are_copied(comm, agree, device, known_link):
-    """Where MPI gets copies, a codec is tried on those of this call, not on what their memory had before."""
+    """A codec is tried on this call's host copies of GPU values, not on what their memory held before."""
     ours, n, size = make(comm), 1 << 17, comm.size
     column = MPI.FLOAT.Create_vector(n, 1, size).Create_resized(0, 4).Commit()
     mine, got = device.array(np.zeros(n, "f4")), device.array(np.zeros((n, size), "f4"))
@@ -380,7 +383,7 @@ def test_values_on_a_gpu_are_measured_once_they_are_copied(comm, agree, device, 
 
 
 def test_a_rank_that_does_not_come_to_the_agreement(comm, nodes_of_one, smooth, monkeypatch):
-    """The others wait for as long as they are told to."""
+    """A rank waits as long as ``COMPCOLL_TIMEOUT`` says for ranks that do not come to an agreement."""
     monkeypatch.setenv("COMPCOLL_TIMEOUT", "1")
     ours, got = make(comm), np.empty_like(smooth)
     ways(ours, lambda: ours.Alltoall(smooth, got), 8)
@@ -393,7 +396,7 @@ def test_a_rank_that_does_not_come_to_the_agreement(comm, nodes_of_one, smooth, 
 
 @slow
 def test_an_interrupt_between_blocks(comm, agree, network, smooth):
-    """Calls that raise are counted on all ranks, and the trial goes on."""
+    """Calls that raise are counted on all ranks, and the trial continues."""
     ours, got = make(comm), np.empty_like(smooth)
     for i in range(40):
         if i % 5 == 2:
@@ -407,12 +410,12 @@ def test_an_interrupt_between_blocks(comm, agree, network, smooth):
 
 @slow
 def test_memory_of_a_gpu(comm, agree, device, network, smooth):
-    """Blocks that are left to MPI go through the host, and what is received is in the GPU's memory."""
+    """Blocks of a trial that MPI carries go through the host, and their results arrive in GPU memory."""
     ours, found = make(comm), set()
     smooth = smooth[: N // 4 * comm.size].copy()
     comm.Alltoall(smooth, want := np.empty_like(smooth))
     send, recv = device.array(smooth), device.array(np.zeros_like(smooth))
-    for _ in range(12):  # of which the first 8 are plain
+    for _ in range(12):  # the first 8 are plain
         device.fill_later(recv, np.zeros_like(smooth))
         ours.Alltoall(send, recv)
         found.add(ours.report.accelerated)

@@ -1,4 +1,4 @@
-"""Probes of messages that may be compressed: right statuses, and nothing removed, overtaken or mistaken."""
+"""Probes of messages that may be compressed: right statuses, and no message removed or out of order."""
 
 import pickle
 from itertools import product
@@ -14,7 +14,7 @@ import compcoll
 from compcoll import Policy, Rule
 
 N, TAG = 20_000, 6
-#: Lengths of plain messages: odd ones, of which the last two are those of first messages.
+#: Odd lengths of plain messages; the last two are also lengths of first messages.
 LENGTHS = [25, 1001, 1101, 1024 + 7 * 128 + 77]
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
 threaded = pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="MPI lets one thread call it")
@@ -29,7 +29,7 @@ def ours(comm):
 
 @pytest.fixture
 def record():
-    """A type of 5 bytes that MPI alone can unpack."""
+    """Datatype of 5 bytes that MPI alone can unpack."""
     parts = MPI.Datatype.Create_struct([1, 1], [0, 4], [MPI.FLOAT, MPI.CHAR])
     record = parts.Create_resized(0, 5).Commit()
     yield record
@@ -71,7 +71,7 @@ def told(status: MPI.Status) -> tuple[int, int, int]:
 @pytest.mark.parametrize("receive", MATCHED.values(), ids=MATCHED)
 @pytest.mark.parametrize("kind", ["compressed", "small", "bytes", "record"])
 def test_statuses(comm, ours, agree, record, receive, kind):
-    """Rank 0 receives from the last one."""
+    """Probes and receives of rank 0 give the last rank's messages, and their sources, tags and sizes."""
     last, ok = comm.size - 1, True
     for length in LENGTHS:
         if kind == "compressed":
@@ -102,7 +102,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("receive", OBJECTS.values(), ids=OBJECTS)
 def test_statuses_of_objects(comm, ours, agree, receive):
-    """A probe that opens a pickled object, of whatever length, gives it back to whoever receives it."""
+    """A probe that opens a pickled object, of any length, leaves the object to the receive that follows."""
     last, ok = comm.size - 1, True
     for length in (*LENGTHS, 50_000):
         sent = "x" * (length - len(pickle.dumps("x" * length, MPI.pickle.PROTOCOL)) + length)
@@ -147,7 +147,7 @@ AFTERWARDS = [by_own, by_prepared, by_replace, by_sendrecv] + [by_ireplace] * HA
 
 @pytest.mark.parametrize("receive", AFTERWARDS)
 def test_a_probed_message_is_still_there(comm, ours, agree, record, receive):
-    """For whatever receives it."""
+    """A probed message can still be received, by any kind of receive."""
     ok = True
     for length, as_records in product(LENGTHS, (False, True)):
         sent = plain(length - length % 5 if as_records else length)
@@ -226,7 +226,7 @@ def test_one_thread_probes_while_another_receives(comm, ours, agree):
 
 
 def test_a_plain_message_among_compressed_ones(comm, ours, agree):
-    """It is found by one who looks now and then, and beside others that keep coming."""
+    """Occasional probes find a plain message, also while compressed messages keep arriving."""
     ok, tried = True, 0
     if comm.rank == 0:
         Unhooked(ours).Send(plain(1101), 1, 7)
@@ -248,7 +248,7 @@ def test_a_plain_message_among_compressed_ones(comm, ours, agree):
 
 @threaded
 def test_threads_that_send_under_one_tag(comm, ours, agree):
-    """First messages of zeros are all as long."""
+    """Probes tell sizes of messages that threads send under one tag, although first messages are alike."""
     wrong, times, sizes = 0, 200, (2000, 3000, 4000)
     if comm.rank == 0:
 
@@ -270,7 +270,10 @@ def test_threads_that_send_under_one_tag(comm, ours, agree):
 
 
 def test_sizes_where_first_messages_are_alike(comm, agree):
-    """On communicators of one family, with one tag, before receives that were posted and behind them."""
+    """Probes tell sizes although first messages are alike.
+
+    Communicators of one family use one tag, with posted receives before some probes.
+    """
     policy = Policy(codec="zfp:rate=8", min_nbytes=0, rules=(Rule(chunk_nbytes=16384),))
     first = compcoll.Comm(comm, policy=policy)
     several = [first, first.Dup(), first.Split(0, comm.rank), first.Dup()]
@@ -308,7 +311,7 @@ def test_a_matched_message_is_null_afterwards(comm, ours, agree):
         ok &= not ours.Iprobe(0, TAG)
         message.Recv(got := np.zeros(N, "f4"))
         ok &= not message and message == MPI.MESSAGE_NULL and bits(got) == bits(data(N, "f4", 0))
-        if MPI.get_vendor()[0] != "Open MPI":  # which ends the program
+        if MPI.get_vendor()[0] != "Open MPI":  # Open MPI ends the program
             with pytest.raises(MPI.Exception):
                 message.Recv(got)
     assert agree(ok)
@@ -317,7 +320,7 @@ def test_a_matched_message_is_null_afterwards(comm, ours, agree):
 @pytest.mark.parametrize("dtype", [BF16, np.dtype("f2")], ids=str)
 @pytest.mark.parametrize("receive", MATCHED.values(), ids=MATCHED)
 def test_types_that_mpi_lacks(comm, ours, agree, receive, dtype):
-    """By a synchronous send, and after probes, small or compressed."""
+    """Types that MPI lacks arrive by Ssend and after every kind of probe, small or compressed."""
     last, ok = comm.size - 1, True
     for n in (3, N):
         if comm.rank == last:

@@ -1,4 +1,4 @@
-"""Random programs against plain MPI (see `random_programs`), and lossy collectives that leave replicas."""
+"""Random programs against plain MPI (see `random_programs`), and lossy collectives with equal replicas."""
 
 import numpy as np
 import pytest
@@ -18,11 +18,11 @@ ON_OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
 @pytest.mark.filterwarnings("ignore:the 'buf' argument is deprecated:UserWarning")
 def test_programs(comm, capfd, monkeypatch, count):
     prepare_auto(monkeypatch)
-    with capfd.disabled():  # a program that ends the process says so
+    with capfd.disabled():  # a program that ends the process prints why
         again = count // 10 * (comm.size == 2 and not ON_OPEN_MPI)
-        # On more ranks than small machines have cores; Open MPI 4.1 hangs in number 62 by itself.
+        # Small machines have fewer cores than these ranks; Open MPI 4.1 by itself hangs in number 62.
         count = count if comm.size <= 2 else 3 * count // 10
-        # Number 16 frees communicators whose requests are under way, and hung within 50 runs of it.
+        # Number 16 frees communicators with pending requests, and hung within 50 runs of it.
         assert check_programs(comm, 1, [*range(count), *[16] * again]) == []
 
 

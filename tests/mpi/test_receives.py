@@ -1,4 +1,4 @@
-"""Every form of a receive, into less or other memory than its sender had."""
+"""Every form of a receive, into less memory or into other types than its sender had."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def made(datatype: MPI.Datatype):
 @pytest.mark.parametrize(("codec", "n"), [("lossless", 500), ("szp:abs=1e-3", 5000), ("lossless", 400_000)])
 @receives
 def test_a_shorter_message_of_one_basic_type_into_several(comm, agree, receive, codec, n):
-    """The beginning of a type of doubles, then integers, takes doubles alone; what is behind them stays."""
+    """Doubles that fill the beginning of a type of doubles and integers leave the integers unchanged."""
     ours = compcoll.Comm(comm, codec, min_nbytes=4096)
     layout = MPI.Datatype.Create_struct([n, 10], [0, 8 * n], [MPI.DOUBLE, MPI.INT])
     status = MPI.Status()
@@ -68,8 +68,8 @@ def test_doubles_into_types_without_a_codec(comm, ours, agree, receive):
     assert agree(True)
 
 
-#: Values of a message, and those that its receiver has room for: if it may be compressed, so many that
-#: the layer receives it.
+#: Elements of a message, and of its receiver's buffer. If the message may be compressed, the buffer is so
+#: large that the layer receives it.
 ROOMS = {
     400: [0, 1, 127, 128, 399],
     600: [511, 512, 599],
@@ -81,8 +81,8 @@ ROOMS = {
 @pytest.mark.parametrize(("n", "rooms"), ROOMS.items(), ids=map(str, ROOMS))
 @receives
 def test_truncation_is_the_receivers_error_alone(comm, ours, agree, receive, n, rooms):
-    """The sender goes on, and so does the receiver with the next message."""
-    # Open MPI 4 itself crashes in smaller ones, and MPICH 5 misses errors from any source behind an Improbe.
+    """Truncation is an error of the receiver alone, and the next message arrives."""
+    # Open MPI 4 itself crashes with smaller ones. MPICH 5 misses errors of any source after an Improbe.
     if IS_OPEN_MPI or receive is from_any:
         rooms = [room for room in rooms if room >= 128]
     sent = data(n, "f8", 5)

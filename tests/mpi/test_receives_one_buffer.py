@@ -1,7 +1,7 @@
 """Receives whose buffers overlap, as in a window of messages to one buffer.
 
-A byte that several messages have is one of theirs, and is there when all of them have ended; all other bytes
-are those of the message that has them.
+A byte that several messages write has the value of one of them when all have completed; every other byte has
+the value of its only message.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def senders_of(comm, count: int) -> list[int]:
 
 
 def is_mix(buffer: np.ndarray, parts: list[tuple[slice, np.ndarray]]) -> bool:
-    """True for each value of a buffer that some message has at its place."""
+    """True if each value of a buffer is that of some message at its place."""
     found = np.zeros(buffer.size, bool)
     for place, values in parts:
         found[place] |= buffer[place].view("u4") == values.view("u4")
@@ -62,7 +62,7 @@ def is_mix(buffer: np.ndarray, parts: list[tuple[slice, np.ndarray]]) -> bool:
 
 
 def run_window(ours, n: int, count: int, step: int, wait: Callable, *, senders=1, equal=False) -> bool:
-    """Windows of some ranks' messages, of which the last is sent first, into memory `step` values apart."""
+    """Receive messages of some ranks, sent in reverse, ``step`` values apart; returns True if they arrive."""
     sources = senders_of(ours, senders)
     values = lambda rank, k: values_of(n, 0 if equal else 100 * rank + k)  # noqa: E731
     if ours.rank in sources:
@@ -138,7 +138,7 @@ def beside_matched(ours, buffer, count):
 
 
 def strided(ours, buffer, count):
-    """Types with a gap behind each value, which fill the buffer two by two."""
+    """Receive types with a gap after each value, two of which fill the buffer."""
     n = buffer.size // 2
     datatype = MPI.FLOAT.Create_vector(n, 1, 2).Commit()
     for _ in range(2):
@@ -172,15 +172,15 @@ def test_another_receive(ours, agree, receive, n):
     assert agree(sound)
 
 
-# -- one behind the other, as the standard would have it if receives of one buffer were allowed
+# -- one after the other, as the standard would require if it allowed receives into one buffer
 
 
 def floats(buffer, n):
     return [buffer, n, MPI.FLOAT]
 
 
-#: What a later receive gets while an earlier one of the same buffer waits: its place among 2 N values, the
-#: number of them, and how it describes them; and the values of the buffer that it has.
+#: Later receives, posted while an earlier one of the same buffer is pending: place among 2 N values, number
+#: of values, and a function that makes the argument.
 LATER = {
     "the buffer": (slice(0, N), N, lambda b: floats(b, N)),
     "more": (slice(0, 2 * N), 2 * N, lambda b: floats(b, 2 * N)),
@@ -192,7 +192,7 @@ LATER = {
         lambda b: floats(b[N // 2 :], N),
     ),
 }
-#: How the earlier receive ends: the number of values that are sent for it, and by what.
+#: End of the earlier receive: number of values that are sent for it, and the sending communicator.
 EARLIER = {
     "compressed": (N, lambda c: c),
     "compressed, and shorter": (N // 2 + 7, lambda c: c),
@@ -233,7 +233,7 @@ def test_an_earlier_receive_that_ends_last(ours, agree, earlier, later):
 
 
 def test_few_values_before_many(ours, agree):
-    """MPI's own receive, which ends when a compressed message is there that nobody has looked at."""
+    """MPI's receive of few values completes although a compressed message for the buffer is not yet read."""
     sound = True
     if ours.rank == 1:
         for k in range(10):

@@ -1,4 +1,4 @@
-"""A call that is refused on one rank leaves nothing behind: the right one then meets those of the others."""
+"""A call refused on one rank leaves nothing behind: the right one then matches those of other ranks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ OPS = [
     *("Bcast", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw"),
     *("Gather", "Gatherv", "Scatter", "Scatterv", "Allreduce"),
 ]
-#: What is wrong with a call: its count, datatype or root; or a datatype that `strict` does not leave to MPI.
+#: Wrong part of a call: its count, datatype or root; or a datatype that ``strict`` does not leave to MPI.
 WRONG = ["count", "type", "root", "strict"]
 PARTS = MPI.Datatype.Create_struct([1, 1], [0, 4], [MPI.FLOAT, MPI.INT]).Commit()
 
 
 def arguments(op: str, comm, wrong: str = "") -> tuple[tuple[Any, ...], np.ndarray]:
-    """Arguments of a call of int64, and the array that it writes to."""
+    """Arguments of a call of int64, and the array that the call writes."""
     size, rank = comm.size, comm.rank
     whole, got = np.arange(N * size) + rank, np.zeros(N * size, "i8")
     counts, n = [N] * size, -1 if wrong == "count" else N

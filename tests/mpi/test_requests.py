@@ -1,4 +1,4 @@
-"""Requests of nonblocking and persistent calls, many at once, beside MPI's own."""
+"""Requests of nonblocking and persistent calls, many at once, beside MPI's own requests."""
 
 import gc
 import sys
@@ -24,7 +24,7 @@ threaded = pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="
 
 @pytest.fixture
 def ours(comm):
-    """Several chunks a message."""
+    """Communicator whose messages have several chunks."""
     return compcoll.Comm(comm, policy=Policy("lossless", min_nbytes=0, rules=(Rule(chunk_nbytes=16384),)))
 
 
@@ -33,14 +33,14 @@ def ring(comm):
 
 
 class Started:
-    """One call: its request, what it is about to receive, and what that has to be."""
+    """One call: its requests, its receive buffer, and the values that must arrive."""
 
     def __init__(self, kind: int, comm, plain, seed: int, tag: int):
-        """``plain`` is the communicator as MPI has it; the same ``kind`` and ``seed`` on all ranks."""
+        """Begin a call; ``plain`` is mpi4py's communicator; ``kind`` and ``seed`` are equal on all ranks."""
         size, rank = comm.size, comm.rank
         values = self.values = [
             data(N * size, "i4", 7 * seed + p) for p in range(size)
-        ]  # mpi4py keeps no summands
+        ]  # mpi4py keeps no reference to them
         mine, root, (before, behind) = values[rank], seed % size, ring(comm)
         self.got = np.zeros(N * size, "i4")
         got, first = self.got, self.got[:N]
@@ -78,7 +78,7 @@ class Started:
 
 
 def finish(requests: list, rng) -> None:
-    """Wait for requests by one function after the other."""
+    """Wait for requests by one function of MPI after the other."""
     left = [requests[i] for i in rng.permutation(len(requests))]
     while left:
         how = rng.integers(7)
@@ -115,7 +115,7 @@ def in_two_threads(run) -> None:
 @threaded
 @pytest.mark.parametrize("seed", range(3))
 def test_many_on_three_communicators_from_two_threads(comm, ours, agree, seed):
-    """Each thread has a communicator for collectives, and they share one for messages."""
+    """Requests of two threads complete, with a communicator each for collectives and one for messages."""
     several = [compcoll.Comm(comm.Dup(), "lossless", min_nbytes=0), ours, ours.Dup()]
     for one in several:
         one.Alltoallv(np.zeros(comm.size), np.zeros(comm.size))
@@ -138,7 +138,7 @@ def test_many_on_three_communicators_from_two_threads(comm, ours, agree, seed):
 
 @threaded
 def test_statuses_of_receives_in_two_threads(comm, agree):
-    """Each thread looks whether the other's receives have ended, while the other fills their statuses."""
+    """Statuses are right if a thread tests receives while another thread fills their statuses."""
     ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     before, behind = ring(comm)
     n, wrong = 8192, []
@@ -159,7 +159,7 @@ def test_statuses_of_receives_in_two_threads(comm, agree):
 
 @threaded
 def test_handles_that_mpi_gives_out_again_at_once(comm, agree):
-    """Calls are counted and recorded, though a handle of one that has ended is that of another thread's."""
+    """Calls are counted and recorded although MPI reuses handles of completed ones in another thread."""
     ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     before, behind = ring(comm)
     sent, calls, records = np.arange(1024.0), 2 * 6 * 2 * 300, []
@@ -177,7 +177,7 @@ def test_handles_that_mpi_gives_out_again_at_once(comm, agree):
 
 
 def test_more_than_there_are_tags_for(comm, ours, agree):
-    """A call whose tags are in use waits for the one that uses them."""
+    """Calls whose tags are in use wait for the calls that use them, and all results are right."""
     started = [Started(i % 3, ours, comm, i, 0) for i in range(150)]
     requests = [request for one in started for request in one.requests]
     MPI.Request.Waitall(requests[::-1])
@@ -185,7 +185,7 @@ def test_more_than_there_are_tags_for(comm, ours, agree):
 
 
 def test_order_of_messages(comm, ours, agree):
-    """Sends of all kinds under one tag are received in their order, however they are waited for."""
+    """Sends of all kinds under one tag are received in order, in whatever order they are waited for."""
     before, behind = ring(comm)
     sizes = [3 * N, 5, N, 2 * N, 1, 3 * N]
     sends = [data(n, "f4", 10 * k + comm.rank) for k, n in enumerate(sizes)]
@@ -218,7 +218,7 @@ def test_a_large_send_does_not_wait_for_its_receiver(comm, ours, agree):
 
 
 def test_communicators_freed_in_between(comm, agree):
-    """Calls under way come to their ends; nobody has the communicator nor the arrays sent any more."""
+    """Pending calls complete after their communicators are freed and their arrays are dropped."""
     before, behind = ring(comm)
     for last in (False, True):
         ours = compcoll.Comm(
@@ -242,7 +242,7 @@ def test_communicators_freed_in_between(comm, agree):
 
 
 def test_requests_freed_before_their_end(comm, ours, agree):
-    """A freed send arrives all the same."""
+    """A send whose request is freed still arrives."""
     before, behind = ring(comm)
     sent = [data(20 * N, "f4", comm.rank) for _ in range(3)]
     for one in sent:
@@ -288,7 +288,7 @@ def test_the_report_of_what_was_received(comm, agree):
 
 
 class Counted(Codec):
-    """A codec of another package: what it decodes is counted by each thread for itself."""
+    """Codec of another package that counts its decoded blocks by thread."""
 
     name = "counted"
     lossless = True
@@ -307,13 +307,16 @@ class Counted(Codec):
 
 @threaded
 def test_the_progress_thread_keeps_its_state_of_python(comm, agree, monkeypatch):
-    """Made anew for each callback, it would lose thread-local values, and leave memory behind."""
+    """The progress thread keeps one Python state.
+
+    A state made anew for each callback would lose thread-local values, and leave memory behind.
+    """
     monkeypatch.setitem(registry._known, "counted", Counted)
     ours = compcoll.Comm(comm, "counted", min_nbytes=0)
     mine, everything, seen = data(N, "f4", comm.rank), np.zeros(N * comm.size, "f4"), defaultdict(list)
     for _ in range(8):
         request = ours.Iallgather(mine, everything)
-        thread, count = Counted.calls.get(timeout=30)  # nobody waits for the request
+        thread, count = Counted.calls.get(timeout=30)  # before any wait for the request
         seen[thread].append(count)
         assert thread != threading.get_ident()
         request.Wait()

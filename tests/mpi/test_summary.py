@@ -17,7 +17,7 @@ def ours(comm):
 
 @pytest.fixture
 def since():
-    """Counts since a test's beginning, by operation: calls, accelerated ones, bytes, bytes on the wire."""
+    """Function of the growth since a test began, by operation: calls, accelerated, bytes, wire bytes."""
     before = compcoll.summary().operations
 
     def grown():
@@ -59,7 +59,7 @@ def test_small_calls_count_and_are_not_accelerated(ours, since, agree):
         ours.Bcast(x)
         ours.Allreduce(x, y)
         ours.Iallreduce(x, y).Wait()
-        ours.bcast("small")  # which mpi4py makes two calls of
+        ours.bcast("small")  # two calls of mpi4py's
         if ours.size % 2 == 0:
             ours.Sendrecv(x, peer, 0, y, peer)
             MPI.Request.Waitall([ours.Isend(x, peer), ours.Irecv(y, peer)])
@@ -86,7 +86,7 @@ def test_each_form_of_a_call_counts_once(ours, since, agree):
     whole = [x, [N] * size]
     for alltoallv in (ours.Alltoallv, lambda *args: ours.Ialltoallv(*args).Wait()):
         alltoallv(whole, [y, [N] * size])
-    started = MPI.Get_version() >= (4, 0)  # of which MPI does a part
+    started = MPI.Get_version() >= (4, 0)  # MPI carries a part of it
     if started:
         prepared = ours.Alltoallv_init(whole, [y, [N] * size])
         prepared.Start()
@@ -98,7 +98,10 @@ def test_each_form_of_a_call_counts_once(ours, since, agree):
 
 @many
 def test_messages_of_several_kinds_are_one_call(ours, since, agree):
-    """Their chunks differ, so that they travel in calls of their own."""
+    """Messages of several kinds are one counted call.
+
+    Their chunks differ, so that the engine carries them in calls of their own.
+    """
     size, rank = ours.size, ours.rank
     sizes = [1 << (10 + 4 * ((i + j) % 3)) for i in range(size) for j in range(size)]
     to, of = sizes[rank * size : (rank + 1) * size], sizes[rank::size]
