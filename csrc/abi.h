@@ -1,12 +1,12 @@
-// The one interface between Python and every CPU codec: a table of five functions per codec, the same
-// table once per instruction-set level. A codec never allocates, never throws, and never touches a byte
-// outside the two buffers that it is given.
+// The interface between Python and every CPU codec: a table of five functions per codec, with one such table
+// per instruction-set level. A codec never allocates, never throws, and never accesses a byte outside its
+// buffers.
 #pragma once
 #include "config.h"
 
 namespace compcoll {
 
-// Element types, with the codes that the frame header uses. compcoll/core/dtypes.py lists the same.
+// Element types, by their codes in the frame header. compcoll/core/dtypes.py has the same list.
 enum DType : uint32_t {
   INT8 = 1,
   UINT8,
@@ -31,29 +31,29 @@ CC_HD uint32_t itemsize(uint32_t dtype) {
 
 CC_HD bool is_complex(uint32_t dtype) { return dtype == COMPLEX64 || dtype == COMPLEX128; }
 
-// The bound of |x - x'| from that of real numbers: the square root of 2 times as much, rounded up, where they are
-// the parts of complex ones.
+// The bound of |x - x'| from that of real numbers: if these are parts of complex numbers, multiplied by the
+// square root of 2, rounded up.
 CC_HD double modulus_bound(bool parts, double bound) { return parts ? bound * 0x1.6a09e667f3bcep+0 : bound; }
 
-// Status codes of a codec in place of a byte count. compcoll/core/_cpu.pyx names the same.
+// Status codes that a codec returns instead of a byte count. compcoll/core/_cpu.pyx has the same names.
 enum Status : int64_t {
-  NONFINITE = -1,        // encode: a NaN or an infinity; the chunk has to go another way
-  UNREPRESENTABLE = -2,  // encode: a value outside of the codec's contract
+  NONFINITE = -1,        // encode: the block has a NaN or an infinity, and needs another codec
+  UNREPRESENTABLE = -2,  // encode: a value that the codec cannot represent
   TOO_LARGE = -3,        // encode: the payload would not fit into `capacity`
-  BAD_STREAM = -4,       // decode: these bytes are not a stream of this codec with these arguments
-  UNSUPPORTED = -5,      // the codec does not take this dtype, shape or parameter
+  BAD_STREAM = -4,       // decode: these bytes are no valid stream for this codec and these arguments
+  UNSUPPORTED = -5,      // the codec does not support this dtype, shape or parameter
 };
 
 struct Args {
   uint32_t dtype;
   uint32_t ndim;         // 1 to 3
-  uint64_t shape[3];     // C order, slowest first; unused ones are 1
-  uint64_t params[2];    // the codec's own two words of the frame header
-  uint64_t capacity;     // encode, add: bytes of room at dst
+  uint64_t shape[3];     // C order, slowest first; unused dimensions are 1
+  uint64_t params[2];    // the codec's two words in the frame header
+  uint64_t capacity;     // encode, add: bytes available at dst
   uint32_t acc_dtype;    // decode_add: type of dst (FLOAT32 for 16-bit floats, else dtype)
-  double bound;  // encode, add: out, largest absolute error of any real number; 0 if exact, NaN if unknown
-  const void* base;  // nbytes() that both sides have, of a codec of differences; null where there are none
-  // decode, reconstruct: dst, or `values`, is large and not read soon, so that a codec may write past the cache.
+  double bound;  // encode, add: output, largest absolute error of any real number; 0 if exact, NaN if unknown
+  const void* base;  // codecs of differences: nbytes() bytes that both sides have; null if there are none
+  // decode, reconstruct: dst, or `values`, is large and not read soon, so a codec may write past the cache.
   bool past_cache = false;
 
   CC_HD uint64_t size() const { return shape[0] * shape[1] * shape[2]; }
@@ -62,18 +62,18 @@ struct Args {
 
 struct Codec {
   const char* name;
-  // src: args->nbytes() bytes, any alignment. Returns the payload's bytes, or a Status.
-  // May update args->params (what only the data decides, such as a bound made absolute).
+  // src: args->nbytes() bytes, any alignment. Returns the payload's size, or a Status. May update
+  // args->params with values that depend on the data, such as a bound made absolute.
   int64_t (*encode)(Args* args, const void* src, void* dst);
-  // dst: args->nbytes() bytes. Returns 0 or a Status; every input is safe, however damaged.
+  // dst: args->nbytes() bytes. Returns 0 or a Status. Safe for every input, however damaged.
   int64_t (*decode)(const Args* args, const void* payload, uint64_t nbytes, void* dst);
-  // dst[i] += decoded[i], dst of args->acc_dtype. Null: decode, then add.
+  // dst[i] += decoded[i], with dst of args->acc_dtype. Null: use decode, then add.
   int64_t (*decode_add)(const Args* args, const void* payload, uint64_t nbytes, void* dst);
-  // The frame of the sum of two payloads with equal arguments, without decoding. Null: not possible.
+  // The sum of two payloads with equal arguments, as a payload, without decoding. Null: not possible.
   int64_t (*add)(Args* args, const void* a, uint64_t a_nbytes, const void* b, uint64_t b_nbytes, void* dst);
-  // As encode, and `values`, args->nbytes() bytes, gets what decode would give, bit for bit. `values` may be
-  // src itself, which then is unchanged where a Status is returned; else the two do not overlap. UNSUPPORTED
-  // where only encode has a kernel for these arguments. Null: encode, then decode.
+  // Like encode, and writes to `values`, args->nbytes() bytes, what decode would return, bit for bit.
+  // `values` may be src itself, which is unchanged if a Status is returned; otherwise they do not overlap.
+  // UNSUPPORTED if only encode has a kernel for these arguments. Null: use encode, then decode.
   int64_t (*reconstruct)(Args* args, const void* src, void* dst, void* values);
 };
 

@@ -14,7 +14,7 @@ CC_HD float bfloat16_to_float(uint16_t h) {
 }
 
 #if defined(__CUDACC_RTC__)
-// The hardware's conversions, exact and to nearest even; bits of a NaN are its own choice.
+// Hardware conversions: exact, or rounded to nearest even; they choose the bits of a NaN.
 CC_HD float float16_to_number(uint16_t h) {
   float f;
   asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
@@ -25,7 +25,7 @@ CC_HD uint16_t number_to_float16(float f) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
   return h;
 }
-// With the bits of a NaN, too.
+// Like the above, but keep the bits of a NaN.
 CC_HD float float16_to_float(uint16_t h) {
   return (h & 0x7fff) > 0x7c00 ? __uint_as_float(uint32_t(h & 0x8000) << 16 | 0x7f800000 | (h & 1023) << 13)
                                : float16_to_number(h);
@@ -35,7 +35,7 @@ CC_HD uint16_t float_to_float16(float f) {
   return (u & 0x7fffffff) > 0x7f800000 ? uint16_t((u >> 16 & 0x8000) | 0x7e00) : number_to_float16(f);
 }
 #else
-// Exact, for every bit pattern; integers only, so no flush-to-zero mode can touch subnormals.
+// Exact for every bit pattern. Uses integers only, so no flush-to-zero mode affects subnormals.
 CC_HD float float16_to_float(uint16_t h) {
   uint32_t sign = uint32_t(h & 0x8000) << 16, e = (h >> 10) & 31, m = h & 1023, u;
   if (e == 31) u = sign | 0x7f800000u | m << 13;
@@ -59,7 +59,7 @@ CC_HD uint16_t float_to_float16(float f) {  // to nearest even
   if (a >= 0x38800000) return uint16_t(sign | (((a + 0xfff + (a >> 13 & 1)) >> 13) - (112 << 10)));
   float magnitude;
   __builtin_memcpy(&magnitude, &a, 4);
-  magnitude += 0.5f;  // whose last place is float16's smallest subnormal
+  magnitude += 0.5f;  // its last place is float16's smallest subnormal
   __builtin_memcpy(&a, &magnitude, 4);
   return uint16_t(sign | (a - 0x3f000000));
 }
@@ -76,7 +76,7 @@ inline void add_array(const void* src, void* dst, uint64_t n, Convert convert) {
     store<D>(d + i * sizeof(D), D(load<D>(d + i * sizeof(D)) + convert(load<S>(s + i * sizeof(S)))));
 }
 
-// Integers wrap, as MPI's SUM does on every implementation that we know.
+// Integers wrap, as in MPI_SUM of every implementation that we know.
 inline bool accumulate(uint32_t dtype, uint32_t acc_dtype, const void* src, void* dst, uint64_t n) {
   bool widened = dtype == FLOAT16 || dtype == BFLOAT16;
   if (acc_dtype != (widened ? uint32_t(FLOAT32) : dtype)) return false;
@@ -103,8 +103,8 @@ inline bool accumulate(uint32_t dtype, uint32_t acc_dtype, const void* src, void
   return true;
 }
 
-// Words W in the place of magnitudes: of two numbers the larger one has the larger word, and what is not finite
-// has the largest. Signed words, which more machines compare.
+// Bit patterns W as magnitudes: of two numbers the larger one has the larger word, and non-finite numbers
+// have the largest. Words are signed, because more machines compare those.
 template <class W>
 inline W largest_word(const void* values, uint64_t n) {
   constexpr W sign = W(1) << (8 * sizeof(W) - 1);
@@ -117,8 +117,8 @@ inline W largest_word(const void* values, uint64_t n) {
   return most;
 }
 
-// The largest magnitude of n floating-point values, real and imaginary parts alike; infinite or NaN where any
-// value is; 0 for other types. From it follows what additions and roundings may have lost.
+// The largest magnitude of n floating-point values, real and imaginary parts alike; infinite or NaN if any
+// value is; 0 for other types. Bounds of rounding errors are computed from it.
 inline double largest(uint32_t dtype, const void* values, uint64_t n) {
   float f;
   double d;

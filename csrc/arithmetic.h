@@ -1,5 +1,5 @@
-// Arithmetic in which float32 subnormals survive. CuPy compiles every kernel with -ftz=true, whatever the
-// options say, so that operators and conversions flush them; PTX written out does as it says.
+// Arithmetic that keeps float32 subnormals. CuPy compiles every kernel with -ftz=true, whatever the options
+// say, so operators and conversions flush subnormals. Inline PTX does not.
 #pragma once
 #include "config.h"
 
@@ -18,13 +18,13 @@ template <class F>
 CC_HD F subtract(F a, F b) {
   return a - b;
 }
-// 1 / v of a step, which has 8 bits of mantissa and a magnitude from 2^-126 to 2^126: on a GPU one refinement of
-// the hardware's approximation is the nearest float then, without a look at the exponent.
+// 1 / v of a step, which has 8 bits of mantissa and a magnitude from 2^-126 to 2^126. On a GPU, one
+// refinement of the hardware's approximation is then the nearest float, whatever the exponent.
 template <class F>
 CC_HD F reciprocal(F v) {
   return 1 / v;
 }
-// Between -most and most; not for NaN.
+// Clamps to -most ... most; not for NaN.
 template <class F>
 CC_HD F clamp(F v, F most) {
   return v > most ? most : v < -most ? -most : v;
@@ -53,7 +53,7 @@ CC_HD float add(float a, float b) {
   asm("add.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
 }
-CC_HD float subtract(float a, float b) {  // a sign is flushed on its way, too
+CC_HD float subtract(float a, float b) {  // sign changes flush subnormals, too
   float r;
   asm("sub.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
@@ -68,7 +68,7 @@ CC_HD float to_float(double a) {
   asm("cvt.rn.f32.f64 %0, %1;" : "=f"(r) : "d"(a));
   return r;
 }
-#elif defined(__CUDACC__)  // tests/native/executor.h, where the processor itself flushes
+#elif defined(__CUDACC__)  // tests/native/executor.h: the processor itself flushes
 CC_HD float multiply(float a, float b) {
   return executor::unflushed(a, [](float x, float y) { return x * y; }, b);
 }

@@ -1,39 +1,41 @@
-// bfp: block floating point of N bits a value. A block of 64 values has one step, and codes its values or
-// their differences, whichever has the smaller step.
+// bfp: block floating point with N bits per value. A block of 64 values has one step, and codes either its
+// values or their differences, whichever have the smaller step.
 //
-// Arithmetic is that of F: float64 for float64, float32 for all other types. Words W have the bits of F.
+// Arithmetic uses F: float64 for float64, float32 for all other types. Words W have the size of F.
 //
-// Payload, n real numbers (complex ones are pairs) in tiles of 32 lanes x bits(W) rows: 1024 values, 2048 of
-// float64. A last tile is filled up to whole blocks by its last `dim` values, repeated (0 where there are fewer).
-//   Codes, tile by tile: N rows of 32 words W. Lane i has values i, 32 + i, 64 + i, ... of the tile; their codes
-//     of N bits (two's complement) follow each other in word i of each row, lowest bit first. Of a last tile with
-//     b blocks there are ceil(2 b N / bits(W)) rows.
+// Payload: n real numbers (complex ones are pairs) in tiles of 32 lanes x bits(W) rows: 1024 values, 2048 of
+// float64. The last tile is padded to whole blocks by repeating its last `dim` values (0 if it has fewer).
+//   Codes, tile by tile: N rows of 32 words W. Lane i has the values i, 32 + i, 64 + i, ... of the tile;
+//     their codes of N bits (two's complement) are consecutive in word i of each row, lowest bit first. A
+//     last tile of b blocks has ceil(2 b N / bits(W)) rows.
 //   Scales, 16 bits for each block, zero-padded to words W:
 //     (bits of the step >> 16) << 1 | d              float32: 8 bits of exponent, 7 of mantissa
 //     ((bits >> 47) - (512 << 5)) << 1 | d           float64: 10 bits of exponent, 5 of mantissa
-//     d: whether the block codes differences
+//     d: 1 if the block codes differences
 //   Bases: the first `dim` values of each tile, as F.
-// The size depends on n and the parameters alone, and a tile can be decoded alone.
+// The size depends only on n and the parameters, and each tile can be decoded by itself.
 //
-// Of a block with largest magnitude m and step s, q[i] = x[i] * (1 / s) rounded to an integer, and x'[i] =
-// q[i] * s, rounded to the type. The codes are q, or q[i] - q[i - dim]; for the block's first `dim` values those
-// before are p * (1 / s) rounded to nearest, p being what the block in front decodes to, or the bases.
+// In a block with largest magnitude m and step s, q[i] = x[i] * (1 / s) rounded to an integer, and x'[i] =
+// q[i] * s, rounded to the type. The codes are q, or q[i] - q[i - dim]. For the block's first `dim` values,
+// q[i - dim] is p * (1 / s) rounded to nearest, where p are the decoded values of the block before, or the
+// bases.
 //   s of values: m / (2^(N-1) - 1)
-//   s of differences: e / (2^(N-1) - 2), but at least m * 2^-22 (2^-50); e is the largest |x[i] - x[i - dim]|,
-//     with p in the place of values before the block. For N = 2 the divisor is 1/2. Stochastic rounding has 3 in
-//     the place of 2, and no differences for N = 2.
-// Both are rounded up to a step that has a scale and is at least 2^-126 (2^-511). Quantising x before taking
-// differences makes every error that of one rounding, and only carries p from block to block (dual quantisation:
-// Tian et al., cuSZ, PACT 2020).
+//   s of differences: e / (2^(N-1) - 2), but at least m * 2^-22 (2^-50); e is the largest
+//     |x[i] - x[i - dim]|, with p for values before the block. For N = 2 the divisor is 1/2. With stochastic
+//     rounding the divisor has 3 instead of 2, and N = 2 has no differences.
+// Both are rounded up to a step that has a scale and is at least 2^-126 (2^-511). Because x is quantised
+// before differences are taken, each value has the error of one rounding, and only p is carried from block to
+// block (dual quantisation: Tian et al., cuSZ, PACT 2020).
 //
-// Arrays are not taken that have magnitudes from 2^125 (2^509) on, or none, but for zeros, that asks for the least
-// step.
+// An array is refused if it has magnitudes from 2^125 (2^509) on, or if it is not all zeros and no value
+// needs at least the smallest step.
 //
-// Rounding is to nearest even, or stochastic: up with a probability equal to the fraction that is cut off, by a
-// hash of seed, scale, block number and position.
+// Rounding is to nearest even, or stochastic: up with a probability equal to the fraction cut off, decided by
+// a hash of seed, scale, block number and position.
 //
-// Error: s / 2, or s where rounding is stochastic; plus 3 roundings to F of the value (that of 1 / s, of its
-// product with x, and of q * s); for 16-bit types that of the type on top, or twice as much, whichever is less.
+// Error: s / 2, or s with stochastic rounding; plus 3 roundings to F of the value (that of 1 / s, of its
+// product with x, and of q * s). For 16-bit types, also one rounding to the type, which at most doubles the
+// error.
 //
 // Header words: N | dim << 8 | stochastic << 32; the seed.
 #pragma once
@@ -56,7 +58,7 @@ struct Form<float> {
   static constexpr uint32_t bits = 32, max_bits = 24, shift = 16, bias = 0;
   static constexpr Word infinity = 0x7f800000, lowest = 1u << 23, highest = (127u + 126) << 23,
                         refused = (127u + 125) << 23;
-  static constexpr float least = 0x1p-22f, range = 0x1p30f;  // more than q ever is
+  static constexpr float least = 0x1p-22f, range = 0x1p30f;  // above any q
   static constexpr double unit = 0x1p-24;
 };
 template <>
@@ -79,9 +81,9 @@ struct Rules {
   uint32_t bits, dim;
   bool stochastic, valid;
   F per_value, per_difference;
-  Word margin;  // so that the largest code is not exceeded where a step's own roundings could do it
-  Word least;  // the bits of the largest magnitude that the least step codes
-  Word never;  // all ones but the sign where there are no differences
+  Word margin;  // keeps the largest code in range despite the rounding of the step itself
+  Word least;  // bits of the largest magnitude that the smallest step can code
+  Word never;  // all ones but the sign if there are no differences, else 0
 
   CC_HD explicit Rules(const uint64_t* params) {
     bits = params[0] & 255, dim = params[0] >> 8 & 255, stochastic = params[0] >> 32 & 1;
@@ -109,13 +111,13 @@ struct Layout {
     scales_nbytes = (2 * blocks + sizeof(F) - 1) / sizeof(F) * sizeof(F);
     nbytes = codes_nbytes + scales_nbytes + tiles * rules.dim * sizeof(F);
   }
-  // Rows of words that the codes of so many blocks take.
+  // Rows of words for the codes of `blocks` blocks.
   static CC_HD uint64_t rows(uint64_t blocks, const Rules<F>& rules) {
     return (2 * blocks * rules.bits + Form<F>::bits - 1) / Form<F>::bits;
   }
 };
 
-// What a block is coded with. V is F or a vector of it, U the words of its bits.
+// Code and step of a block. V is F or a vector of it, U the words of its bits.
 template <class V, class U>
 struct Scale {
   U code;
@@ -129,7 +131,7 @@ CC_HD U round_up(const Rules<F>& rules, U step) {
   return step > Form<F>::lowest ? step : U{} + Form<F>::lowest;
 }
 
-// From the bits of the largest magnitude and of the largest difference.
+// Chooses the scale from the bits of the largest magnitude and the largest difference.
 template <class F, class V, class U>
 CC_HD Scale<V, U> choose(const Rules<F>& rules, U most, U change) {
   const V m = bit_cast<V>(most);
@@ -146,8 +148,8 @@ CC_HD Scale<V, U> choose(const Rules<F>& rules, U most, U change) {
   return scale;
 }
 
-// Why an array is not taken, from the bits of its largest magnitude; 0 if it is. Where no value needs the least
-// step, all of them would have fewer bits than they are promised.
+// Status for refusing an array, from the bits of its largest magnitude; 0 if it is accepted. If no value
+// needed the smallest step, all values would have fewer bits than promised.
 template <class F>
 CC_HD int64_t refusal(const Rules<F>& rules, typename Form<F>::Word most) {
   if (most >= Form<F>::infinity) return NONFINITE;
@@ -155,7 +157,7 @@ CC_HD int64_t refusal(const Rules<F>& rules, typename Form<F>::Word most) {
   return most > 0 && most < rules.least ? UNREPRESENTABLE : 0;
 }
 
-// Whether an encoder writes this scale.
+// True if an encoder can have written this scale.
 template <class F>
 CC_HD bool sound(uint32_t code) {
   const auto step = (typename Form<F>::Word(code >> 1) + Form<F>::bias) << Form<F>::shift;
@@ -166,26 +168,26 @@ CC_HD F step_of(uint32_t code) {
   return bit_cast<F>((typename Form<F>::Word(code >> 1) + Form<F>::bias) << Form<F>::shift);
 }
 
-// To nearest even; magnitudes below 2^51. The low bits of the sum are the integer.
+// Rounds to nearest even, for magnitudes below 2^51. The low bits of the sum are the integer.
 template <class V, class U>
 CC_HD U nearest_by_sum(V v) {
   constexpr uint64_t magic = 0x4338ull << 48;  // 1.5 * 2^52
   return bit_cast<U>(v + 0x1.8p52) - magic;
 }
-// Any q, of which the lowest 52 bits count.
+// For any q; only its lowest 52 bits count.
 template <class V, class U>
 CC_HD V value_by_sum(U q) {
   constexpr uint64_t mantissa = (1ull << 52) - 1, magic = 0x433ull << 52;
   return bit_cast<V>(((q + (1ull << 51)) & mantissa) | magic) - 0x1.8p52;
 }
 
-// Stochastic rounding of y: `whole` is the integer below it, and `random` a hash of 23 bits, or 32 of float64.
+// Stochastic rounding of y: `whole` is the integer below, `random` a hash of 23 bits (float64: 32 bits).
 template <class F, class V>
 CC_HD V round_by(V y, V whole, V random) {
   constexpr F all = sizeof(F) == 4 ? F(0x1p23) : F(0x1p32);
   return whole + (random + F(0.5) < (y - whole) * all ? V{} + F(1) : V{});
 }
-// That of value j of a block.
+// Like the above, for value j of a block.
 template <class F>
 CC_HD F round_by_hash(F y, uint32_t key, uint32_t j) {
   const uint32_t hash = blockscale_mix(key + j * blockscale_golden);
@@ -197,15 +199,16 @@ CC_HD F round_by_hash(F y, uint32_t key, uint32_t j) {
   return round_by<F, F>(y, whole, F(sizeof(F) == 4 ? hash >> 9 : hash));
 }
 
-// q to begin differences with, from what was before a block; of payloads that no encoder writes, something.
+// Initial q for differences, from the value before a block. For invalid payloads, the result is unspecified
+// but defined.
 template <class F>
 CC_HD F before_block(F p, F inverse) {
   return clamp(multiply(p, inverse), Form<F>::range);
 }
 
-// The largest error of any value, from the largest step (0 where all values are 0) and magnitude; `rounding` and
-// `tiny` are those of the type, where it is not F. A value of that type is no further from what its x' rounds to
-// than twice as far as from x'.
+// The largest error of any value, from the largest step (0 if all values are 0) and magnitude; `rounding` and
+// `tiny` are those of the type, if it is not F. A value of that type is at most twice as far from the rounded
+// x' as from x'.
 template <class F>
 CC_HD double bound(const Rules<F>& rules, double step, double most, double rounding, double tiny) {
   if (most == 0) return 0;

@@ -1,4 +1,4 @@
-// The bits of one type read as another, for lanes of either machine.
+// Reinterprets the bits of one type as another, for lanes on the CPU and GPU.
 #pragma once
 #include "config.h"
 

@@ -1,7 +1,7 @@
-// Checksum of a payload: s = sum over i of mix(w[i] + i * GOLDEN) mod 2^32, where w are the payload's
-// 32-bit little-endian words, the last one zero-padded. mix() is a bijection, so any change within one
-// word is always seen; anything else is missed with probability 2^-32. The sum has no order: vector
-// lanes and GPU threads form it as they like. The multipliers are those of Murmur3's finaliser.
+// Checksum of a payload: s = sum over i of mix(w[i] + i * GOLDEN) mod 2^32, where w are the payload's 32-bit
+// little-endian words, the last one zero-padded. mix() is a bijection, so any change within one word is
+// detected; any other change is missed with probability 2^-32. The sum has no order, so vector lanes and GPU
+// threads may compute it in any order. The multipliers are those of Murmur3's finaliser.
 #pragma once
 #include "lanes.h"
 

@@ -1,4 +1,4 @@
-// Compiler switches, in one place: the same headers are read by g++/clang++ and by NVRTC.
+// All compiler switches: g++, clang++ and NVRTC read the same headers.
 #pragma once
 
 #ifdef __CUDACC_RTC__  // NVRTC finds no <cstdint>, and has its own names for built-in functions
@@ -26,8 +26,8 @@ using size_t = unsigned long;
 #define CC_HD inline __attribute__((always_inline))
 #endif
 
-// The name of the instruction-set level that this translation unit is built for. Everything that is
-// compiled more than once lives in this namespace, so that no level's code is linked into another.
+// The instruction-set level that this translation unit is built for. All code that is compiled more than once
+// is in this namespace, so that code of one level is never linked into another.
 #ifndef CC_LEVEL
 #define CC_LEVEL baseline
 #endif

@@ -1,4 +1,4 @@
-// 16-bit floats to float32, exactly, and back, rounded once to nearest even: what sums are formed in.
+// Conversion of 16-bit floats to float32, the type of sums, exactly; and back, rounded once to nearest even.
 #pragma once
 #include "accumulate.h"
 
@@ -21,7 +21,7 @@ inline void convert_array(const void* src, void* dst, uint64_t n, Convert conver
   for (uint64_t i = 0; i < n; i++) store<D>(d + i * sizeof(D), convert(load<S>(s + i * sizeof(S))));
 }
 
-// False where there is nothing to convert between these types.
+// False if no conversion is defined between these types.
 inline bool convert(uint32_t dtype, uint32_t into_dtype, const void* src, void* dst, uint64_t n) {
   auto from_float16 = [](uint16_t h) { return float16_to_float(h); };
   auto from_bfloat16 = [](uint16_t h) { return bfloat16_to_float(h); };

@@ -1,24 +1,25 @@
-// Floating-point numbers, lossless: the exponents get a prefix code, everything else stays as it is.
-// Error bound: 0, for every bit pattern. Complex numbers are pairs of reals. Little-endian throughout.
+// Lossless coding of floating-point numbers: exponents get a prefix code, everything else is stored. Error
+// bound: 0, for every bit pattern. Complex numbers are pairs of reals. Little-endian throughout.
 //
 // Payload
-//   uint32 end[chunks], zero-padded to 8 bytes: where each chunk ends, in units of 8 bytes from the
-//   payload's start, so every chunk can be found alone; then the chunks.
+//   uint32 end[chunks], zero-padded to 8 bytes: the end of each chunk, in units of 8 bytes from the
+//   payload's start, so that each chunk can be found directly; then the chunks.
 // Chunk: 32 KiB of values (16384 of 16 bits, 8192 of 32, 4096 of 64), fewer at the end of the array
 //   Each value becomes 2 to 8 bytes, of which the first is the exponent (`Format`); the first bytes of all
 //   values are plane 0, and so on. For each plane two bytes, varying and base, zero-padded to 8; then the
 //   planes, each zero-padded to 8 bytes:
 //     base = varying = 255     coded, below
-//     varying = 255            the n bytes as they are
-//     other                    for each bit that is set in varying, lowest first, ceil(n / 64) words of
-//                              64 bits with this bit of all values; their other bits are those of base
-// Coded plane: `CodeHeader`, then for d = 0 ... longest - 1 bit d (first bit first) of the codes that are
-//   longer than d bits, packed, lowest bit first, each zero-padded to bytes; then the bytes that the code
-//   does not have, one for each escape.
-//   The code is a canonical Huffman code of at most 16 symbols, the escape one of them.
+//     varying = 255            the n bytes unchanged
+//     other                    for each bit set in varying, lowest first, ceil(n / 64) words of 64 bits
+//                              with this bit of all values; the other bits are those of base
+// Coded plane: `CodeHeader`, then for d = 0 ... longest - 1 bit d (first bit first) of the codes longer than
+//   d bits, packed, lowest bit first, each zero-padded to bytes; then the bytes that have no code, one for
+//   each escape.
+//   The code is a canonical Huffman code of at most 16 symbols, the escape included.
 //
-// With planes of first bits, second bits and so on, no value's position depends on decoding the one before
-// it: a processor deposits 64 bits at a time at the values still open, a GPU counts them with ballots.
+// Because first bits, second bits and so on have planes of their own, no value's position depends on decoding
+// the value before: a processor deposits 64 bits at a time at the unfinished values, a GPU counts them with
+// ballots.
 #pragma once
 #include "abi.h"
 #include "lanes.h"
@@ -29,25 +30,25 @@ namespace floats {
 
 constexpr uint32_t version = 1;
 constexpr uint32_t chunk_nbytes = 32768;
-constexpr uint32_t max_depth = 7;        // longest code, bits: one more gains 0.2 % and costs a plane
-constexpr uint32_t max_symbols = 16;     // with the escape
-constexpr uint32_t sample_stride = 16;   // the code is made for one of 16 groups of 64 values
+constexpr uint32_t max_depth = 7;  // longest code, bits: one more gains 0.2 % and costs a plane
+constexpr uint32_t max_symbols = 16;  // including the escape
+constexpr uint32_t sample_stride = 16;  // the code is made from one in 16 groups of 64 values
 
 struct PlaneHeader { uint8_t varying, base; };
 
 struct CodeHeader {
-  uint8_t leaves[max_depth];    // codes of 1, 2, ... 7 bits
-  uint8_t escape;               // the escape's position in the order of codes
-  uint8_t symbol[max_symbols];  // in that order; 0 for the escape and behind the last
-  uint16_t open[max_depth];     // values whose code has more than d bits
+  uint8_t leaves[max_depth];  // codes of 1, 2, ... 7 bits
+  uint8_t escape;  // the escape's position in the order of codes
+  uint8_t symbol[max_symbols];  // in that order; 0 for the escape and after the last symbol
+  uint16_t open[max_depth];  // values whose code has more than d bits
   uint16_t escapes;
   uint8_t zero[8];
 };
 static_assert(sizeof(CodeHeader) == 48);
 
-// The map from a value to the bytes of the planes: `turn` moves the bits of a word (of any lane type L) such
-// that each of its bytes is a plane, the most significant one first; `turn_back` is the inverse. Only
-// float16 has a plane more than bytes, see there.
+// The map from a value to the bytes of the planes: `turn` moves the bits of a word (of any lane type L) so
+// that each of its bytes is a plane, the most significant first; `turn_back` is the inverse. Only float16 has
+// one plane more than bytes, see there.
 template <uint32_t dtype>
 struct Format;
 
@@ -62,9 +63,10 @@ template <> struct Format<BFLOAT16> : RotatedFormat<uint16_t> {};
 template <> struct Format<FLOAT32> : RotatedFormat<uint32_t> {};
 
 template <>
-struct Format<FLOAT16> {  // as it is: sign, 5 bits of exponent, 2 of mantissa; 8 of mantissa
+struct Format<FLOAT16> {  // unchanged: sign, 5 bits of exponent, 2 of mantissa; 8 of mantissa
   using Word = uint16_t;
-  // The upper byte makes two planes, the exponent, and sign and mantissa together, before the lower byte.
+  // The upper byte makes two planes, first the exponent, then sign and mantissa together; the lower byte is
+  // the third.
   static constexpr uint32_t planes = 3;
   template <class L> static CC_HD L turn(L x) { return x; }
   template <class L> static CC_HD L turn_back(L x) { return x; }
@@ -94,9 +96,9 @@ struct Format<FLOAT64> {  // low byte of the biased exponent; its upper 3 bits, 
 template <uint32_t dtype>
 constexpr uint32_t chunk_values = chunk_nbytes / sizeof(typename Format<dtype>::Word);
 
-// Number of codes of each length for n >= 2 weights in descending order: Huffman's algorithm with two
-// queues. Small weights are raised until no code is longer than max_depth; this comes within 0.1 % of the
-// best code of limited length.
+// Number of codes of each length for n >= 2 weights in descending order: Huffman's algorithm with two queues.
+// Small weights are raised until no code is longer than max_depth; the result is within 0.1 % of the best
+// code of limited length.
 CC_HD void code_lengths(const uint32_t* weight, uint32_t n, uint32_t total, uint8_t* leaves) {
   for (uint32_t least = 0;; least += (total >> (max_depth + 2)) + 1) {
     uint32_t sum[max_symbols] = {}, depth[max_symbols] = {};
@@ -124,11 +126,11 @@ CC_HD void code_lengths(const uint32_t* weight, uint32_t n, uint32_t total, uint
   }
 }
 
-// By which bytes are ranked, 0 where there are none: among equals the smaller byte comes first.
+// Sort key of bytes, 0 for a count of 0: among equal counts, the smaller byte comes first.
 CC_HD uint32_t rank_key(uint32_t byte, uint32_t count) { return count ? count << 8 | (255 - byte) : 0; }
 
-// Makes the code for `total` bytes: the commonest, whose keys are given in descending order, and the escape.
-// Returns the bits that those bytes take.
+// Makes the code for `total` bytes from the commonest ones, whose keys are in descending order, and the
+// escape. Returns the number of bits for those bytes.
 CC_HD uint32_t make_code(const uint32_t (&key)[max_symbols - 1], uint32_t total, CodeHeader& code) {
   uint32_t weight[max_symbols], n = 0, rest = total, used = 0;
   for (; n < max_symbols - 1 && key[n]; n++) rest -= key[n] >> 8;

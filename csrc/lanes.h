@@ -1,6 +1,6 @@
-// The lane type: block code is a template over `L`, which is a plain integer (one CUDA thread, or one
-// block at a time on the CPU) or a GCC vector of them (one block in each lane). Operators come from
-// the language; what it lacks is here.
+// The lane type: block code is a template over `L`, which is a plain integer (one CUDA thread, or one block
+// at a time on the CPU) or a GCC vector of them (one block in each lane). Operators come from the language;
+// other operations are here.
 #pragma once
 #include "config.h"
 

@@ -1,4 +1,4 @@
-// What `lossless` chooses from, and among: for all that asks csrc/cpu/lossless.cpp.
+// Choices and samples of `lossless`, for the callers of csrc/cpu/lossless.cpp.
 #pragma once
 #include "abi.h"
 
@@ -8,10 +8,10 @@ namespace compcoll {
 enum LosslessChoice : uint64_t { CHOSE_RAW, CHOSE_MPC, CHOSE_FLOAT };
 
 constexpr uint32_t sample_nbytes = 32768;  // one chunk of `float`, eight or four blocks of `mpc`
-constexpr uint32_t sample_share = 32;      // at most this part of a large array is tried
+constexpr uint32_t sample_share = 32;      // at most 1 in so many bytes of a large array are tried
 
-// The sample of an array: `n` pieces of so many bytes, whole blocks of `mpc` in words of 4 or 8 bytes, spread
-// evenly, that begin `step` bytes apart.
+// The sample of an array: `n` pieces of `piece` bytes, whole blocks of `mpc` in words of 4 or 8 bytes, evenly
+// spread, with starts `step` bytes apart.
 struct LosslessSample {
   uint64_t piece, n, step;
 

@@ -7,16 +7,16 @@
 //   8 or 11 bits biased exponent e: |x| < 2^E for all values, E = e - 127 (float64: e - 1023)
 //   the rest     bit planes of the transformed block, most significant first, cut off at maxbits
 //
-// Error bound: let a plane be complete if all of its bits are stored, K the lowest complete plane, W the
-// word's bits, u = 2^(E + 2 - W) the unit of the block's integers. Dropping the planes below K from
+// Error bound: call a plane complete if all of its bits are stored. Let K be the lowest complete plane, W the
+// word's bits, and u = 2^(E + 2 - W) the unit of the block's integers. Dropping the planes below K from
 // negabinary changes a coefficient by at most 2/3 2^K. In the plane that is cut off, one coefficient can
 // wrongly get a bit (the decoder knows that a 1 follows, not where); its error is at most 5/6 2^K. The
 // inverse transform has the norm 15/4 per dimension, its largest element is 3/2. Forward lifting rounds a
-// coefficient by at most 3/2 per dimension (23/16 in one), inverse lifting a value by at most 5/4 and 15/4
-// of what went before, quantising truncates by less than 1, and conversion of the result, below 2^(W-1), to
-// floating point rounds by at most 64 (float64: 512). Altogether
+// coefficient by at most 3/2 per dimension (23/16 in one). Inverse lifting rounds a value by at most 5/4,
+// plus 15/4 of the error so far. Quantising truncates by less than 1. Conversion of the result, below
+// 2^(W-1), to floating point rounds by at most 64 (float64: 512). Altogether
 //   |error| <= u ((2/3 (15/4)^d + 1/6 (3/2)^d) 2^K + slack_d)
-// as long as that is less than 2^(W-2) u, for then no word wraps around. Where one might, the decoded value
+// as long as that is less than 2^(W-2) u, because then no word wraps around. If one might, the decoded value
 // is still a word: |error| <= 2^(W-1) u + 2^E = 3 2^E. 16-bit types add their rounding.
 #pragma once
 #include "arithmetic.h"
@@ -101,7 +101,7 @@ CC_HD void lift_inverse(L& x, L& y, L& z, L& w) {
   w += x, x = x + x - w;
 }
 
-// One dimension after the other, x first; the inverse goes back the same way.
+// One dimension after another, x first; the inverse runs in reverse order.
 template <int D, class L>
 CC_HD void transform_forward(L* a) {
   constexpr int size = 1 << 2 * D;
@@ -122,7 +122,7 @@ CC_HD void transform_inverse(L* a) {
     }
 }
 
-// Coefficients by total sequency: order<D>(i) is the place x + 4y + 16z of the i-th one.
+// Coefficients by total sequency: order<D>(i) is the position x + 4y + 16z of the i-th one.
 template <int D>
 CC_HD constexpr int order(int i) {
   constexpr uint8_t order2[] = {0, 1, 4, 5, 2, 8, 6, 9, 3, 12, 10, 7, 13, 11, 14, 15};
@@ -133,7 +133,7 @@ CC_HD constexpr int order(int i) {
   return D == 1 ? i : D == 2 ? order2[i & 15] : order3[i & 63];
 }
 
-// The reverse: which coefficient stands at a place.
+// The inverse: index of the coefficient at a position.
 template <int D>
 struct Places {
   uint8_t at[1 << 2 * D] = {};
@@ -142,7 +142,7 @@ struct Places {
   }
 };
 
-// Bits i of `low` that have the bit S in i change places with bits i - S of `high`.
+// Swaps the bits i of `low` whose index i has the bit S with the bits i - S of `high`.
 template <int S, class L>
 struct Exchange {
   CC_HD static void run(L& low, L& high) {
@@ -154,7 +154,7 @@ struct Exchange {
   }
 };
 
-// The distances S to 2 S / N in N words, `step` apart.
+// Exchanges at distances S to 2 S / N among N words, `step` apart.
 template <int N, int S, class L>
 CC_HD void exchange_among(L* a, int step) {
   L r[N];
@@ -167,8 +167,8 @@ CC_HD void exchange_among(L* a, int step) {
   for (int i = 0; i < N; i++) a[i * step] = r[i];
 }
 
-// Bit i of word j and bit j of word i change places, in each N x N square of bits of N words. Goes over
-// memory at most twice: 8 words at a time fit into registers.
+// Swaps bit i of word j with bit j of word i, in each N x N square of bits of N words. Passes over memory at
+// most twice, because 8 words at a time fit into registers.
 template <int N, class L>
 CC_HD void bit_transpose(L* a) {
   constexpr int first = N == 4 || N == 16 ? 4 : 8, second = N / first;
@@ -177,7 +177,7 @@ CC_HD void bit_transpose(L* a) {
     for (int i = 0; i < first; i++) exchange_among<second, second / 2>(a + i * second, 1);
 }
 
-// Planes of a block that was transposed: bit i of plane k is bit k of coefficient i.
+// Planes of a transposed block: bit i of plane k is bit k of coefficient i.
 template <int D, class L>
 CC_HD void to_planes(L* a) {
   constexpr int size = 1 << 2 * D, bits = 8 * sizeof(typename lanes<L>::word);
@@ -199,13 +199,13 @@ CC_HD L from_negabinary(L v) {
   return (v ^ mask) - mask;
 }
 
-// e of a block from the bit pattern of its largest magnitude, which is not zero.
+// e of a block, from the bit pattern of its largest magnitude, which is not zero.
 template <class L>
 CC_HD L exponent(L magnitude) {
   return (magnitude >> Format<typename lanes<L>::word>::mantissa) + 1;
 }
 
-// The bit pattern of 2^(W - 2 - E); sound for e >= W - 2.
+// The bit pattern of 2^(W - 2 - E); valid for e >= W - 2.
 template <class L>
 CC_HD L quantise_scale(L e) {
   using F = Format<typename lanes<L>::word>;
@@ -220,7 +220,7 @@ CC_HD L dequantise_scale(L e) {
   constexpr W low = F::bits - 2;
   L normal = (e - low) << F::mantissa;
   L tiny = L{} + W(1);
-  L shift = e + (F::mantissa - 1 - low);  // wraps below zero where the scale underflows
+  L shift = e + (F::mantissa - 1 - low);  // wraps below zero if the scale underflows
   L subnormal = shift < W(F::mantissa) ? tiny << (shift & W(F::bits - 1)) : L{};
   return e > low ? normal : subnormal;
 }
@@ -237,7 +237,7 @@ CC_HD L dequantise(L q, L scale) {
   return bits_as<L>(multiply(convert<Real>(typename Lane<L>::Int(q)), bits_as<Real>(scale)));
 }
 
-// The terms of the error bound, for D dimensions and words W.
+// Terms of the error bound, for D dimensions and words W.
 template <int D, class W>
 struct Bound {
   static constexpr double norm = D == 1 ? 3.75 : D == 2 ? 14.0625 : 52.734375;
@@ -245,7 +245,7 @@ struct Bound {
   static constexpr double inverse = D == 1 ? 1.25 : D == 2 ? 5.9375 : 23.515625;
   static constexpr double truncation = norm * 2 / 3 + largest / 6;
   static constexpr double slack = norm * 1.5 * D + inverse + 1 + Format<W>::conversion;
-  // Highest K with truncation 2^K + slack < 2^(W-2), and a K whose bound is more than 3 2^E.
+  // limit: highest K with truncation 2^K + slack < 2^(W-2); wrapped: a K whose bound is more than 3 2^E.
   static constexpr int limit = Format<W>::bits - 2 - 2 * D;
   static constexpr int wrapped = limit + 3;
 };

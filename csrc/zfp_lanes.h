@@ -1,10 +1,10 @@
-// Operations of ZFP's plane coder in lanes beyond operators: shifts by any count, table look-ups, masks.
-// Each has a scalar form, which a CUDA thread uses, and forms for the vectors of x86.
+// Lane operations of ZFP's plane coder for which there are no operators: shifts by any count, table look-ups,
+// masks. Each has a scalar form, which CUDA threads use, and forms for x86 vectors.
 #pragma once
 #include "zfp.h"
 #if defined(__AVX2__) && !defined(__CUDACC__)
 #include <immintrin.h>
-// GCC 12 takes its own _mm512_undefined_epi32() for a mistake (GCC bug 105593).
+// GCC 12 warns about its own _mm512_undefined_epi32() (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
@@ -12,7 +12,7 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// Shifts of 0 to any number of bits, negative ones seen as huge: 0 from the word's width on.
+// Shifts by any count, negative ones taken as huge; 0 from the word's width on.
 template <class L>
 CC_HD L shift_left(L v, L n) {
   constexpr int bits = 8 * sizeof(typename lanes<L>::word);
@@ -24,30 +24,30 @@ CC_HD L shift_right(L v, L n) {
   return n < typename lanes<L>::word(bits) ? v >> (n & (bits - 1)) : L{};
 }
 
-// The number of zeros below the lowest 1; the width where there is none.
+// The number of zeros below the lowest 1; the width if there is no 1.
 template <class L>
 CC_HD L trailing_zeros(L v) {
   using W = typename lanes<L>::word;
   using F = Format<W>;
-  // A power of two is exact in floating point, the highest one becomes negative.
+  // A power of two is exact in floating point; the highest one becomes negative.
   L power = bits_as<L>(convert<typename Lane<L>::Real>(typename Lane<L>::Int(v & -v)));
   L e = ((power >> F::mantissa) & W(2 * F::bias + 1)) - F::bias;
   return v != 0 ? e : L{} + W(F::bits);
 }
 
-// floor(log2 v) of 1 <= v < 2^16, something else for 0.
+// floor(log2 v) for 1 <= v < 2^16; undefined for 0.
 template <class L>
 CC_HD L log2_16(L v) {
   using F = Format<typename lanes<L>::word>;
 #if !defined(__CUDACC__)
-  if constexpr (F::bits == 64 && lanes<L>::n > 1) {  // conversion from 64 bits is slow, or in scalars
+  if constexpr (F::bits == 64 && lanes<L>::n > 1) {  // 64-bit conversion is slow, or not vectorised
     return (L(log2_16(vec<uint32_t, 2 * lanes<L>::n>(v))) << 32) >> 32;
   } else
 #endif
     return (bits_as<L>(convert<typename Lane<L>::Real>(typename Lane<L>::Int(v))) >> F::mantissa) - F::bias;
 }
 
-// table[index], of 32 entries.
+// table[index], with 32 entries.
 template <class L>
 CC_HD L lookup32(const uint32_t* table, L index) {
   if constexpr (lanes<L>::n == 1) return table[index];
@@ -58,7 +58,7 @@ CC_HD L lookup32(const uint32_t* table, L index) {
   }
 }
 
-// table[index], of 64 entries.
+// table[index], with 64 entries.
 template <class L>
 CC_HD L lookup64(const uint16_t* table, L index) {
   if constexpr (lanes<L>::n == 1) return table[index];
@@ -69,7 +69,7 @@ CC_HD L lookup64(const uint16_t* table, L index) {
   }
 }
 
-// table[index] for each byte of a lane, all of them less than 16.
+// table[index] for each byte of a lane; all bytes are less than 16.
 template <class L>
 CC_HD L lookup16(const uint8_t* table, L index) {
   if constexpr (lanes<L>::n == 1) {
@@ -94,15 +94,16 @@ CC_HD bool any_less(L a, L b) {  // signed
   }
 }
 
-// n, plus 1 where a <= b, signed.
+// n + 1 where a <= b, signed, else n.
 template <class L>
 CC_HD L count_up_to(L n, L a, L b) {
   using Int = typename Lane<L>::Int;
   return Int(a) <= Int(b) ? n + 1 : n;
 }
 
-// A plane of 4 that ends `-left` bits behind the block's end, if left < 0: the 1 of a scan that was cut
-// there, decoded at the last coefficient because zeros were read, goes back to where the bits ran out.
+// For a plane of 4 bits that ends `-left` bits after the block's end, if left < 0. The 1 of a scan that was
+// cut off there was decoded at the last coefficient, because zeros were read; moves it back to where the bits
+// ran out.
 template <class L>
 CC_HD L settle(L plane, L left) {
   using Int = typename Lane<L>::Int;
@@ -126,7 +127,7 @@ template <> CC_HD U64x4 lookup32(const uint32_t* table, U64x4 index) {
   auto base = reinterpret_cast<const int*>(table);
   return U64x4(_mm256_cvtepu32_epi64(_mm256_i64gather_epi32(base, __m256i(index), 4)));
 }
-// Gathers read 4 bytes: the table has an entry more.
+// Gathers read 4 bytes, so the table has an extra entry.
 template <> CC_HD U32x8 lookup64(const uint16_t* table, U32x8 index) {
   return U32x8(_mm256_i32gather_epi32(reinterpret_cast<const int*>(table), __m256i(index), 2)) & 0xffff;
 }
@@ -178,7 +179,7 @@ template <> CC_HD U32x16 lookup16(const uint8_t* table, U32x16 index) {
 template <> CC_HD U64x8 lookup16(const uint8_t* table, U64x8 index) {
   return U64x8(lookup16(table, U32x16(index)));
 }
-// Whole bytes change places in one instruction, bits in two.
+// Bytes are exchanged in one instruction, bits in two.
 template <int S, class L>
 CC_HD void exchange512(L& low, L& high) {
   __m512i l = __m512i(low), h = __m512i(high);

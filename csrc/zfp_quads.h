@@ -1,8 +1,8 @@
-// The plane coder of zfp_planes.h for the 4 coefficients of a 1-D block, with one block in each lane. A
-// plane is a nibble, the state n is 0 to 4, so one look-up codes a plane.
+// The plane coder of zfp_planes.h for the 4 coefficients of a 1-D block, with one block in each lane. A plane
+// is a nibble and the state n is 0 to 4, so one look-up codes a plane.
 //
-// Planes come from bit_transpose<4>: nibble g of word j is plane 4 g + j. Blocks are in NW words each,
-// least significant first, with zeros above the block's bits.
+// Planes come from bit_transpose<4>: nibble g of word j is plane 4 g + j. Each block has NW words, least
+// significant first, with zeros above the block's bits.
 #pragma once
 #include "zfp_lanes.h"
 
@@ -10,15 +10,15 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// Fields of entries: 7 bits of code, its length, the next n, and a marker above the bits that index.
+// Table entries have 7 bits of code, its length, the next n, and a marker above the index bits.
 struct QuadTables {
-  // Index: the plane from coefficient n on, below a 1 that stands for 4 - n. Entry: the index XOR its
-  // code, without the n bits before (bits 0-6); length of the whole code (8-11); next n (28-30).
+  // Index: the plane from coefficient n on, below a 1 that encodes 4 - n. Entry: the index XOR its code,
+  // without the first n bits (bits 0-6); length of the whole code (8-11); next n (28-30).
   uint32_t encode[32] = {};
-  // Index: the bits that follow the n bits of a plane, 7 - 2 n of them, below a 1. n > 0. Entry: the plane
-  // without its first n bits (0-3), length of the whole code (4-6), next n (7-9), a 1 that tells it (10-).
+  // For n > 0. Index: the 7 - 2 n bits after a plane's n bits, below a 1. Entry: the plane without its first
+  // n bits (0-3), length of the whole code (4-6), next n (7-9), and the 1 above the next index (10-).
   uint16_t decode[64 + 2] = {};
-  // The same for n = 0; index: 6 bits after a 1.
+  // Like `decode`, for n = 0. Index: 6 bits after a 1.
   uint16_t first[64 + 2] = {};
 };
 
@@ -40,7 +40,7 @@ constexpr QuadTables make_quad_tables() {
       }
       int index = 1 << room | rest, next = n + at;
       t.encode[index] = (index ^ code) | (n + length) << 8 | uint32_t(next) << 28;
-      // Every continuation of the code decodes to it.
+      // Every continuation of the code decodes to the same entry.
       int bits = n < 4 ? 7 - 2 * n : 0;
       for (int tail = 0; tail < 1 << (bits - length); tail++) {
         int seen = code | tail << length;
@@ -58,7 +58,7 @@ constexpr QuadTables make_quad_tables() {
 alignas(64) inline constexpr QuadTables quad_tables = make_quad_tables();
 #endif
 
-// Puts `value`, of at most one word, behind the first `pos` bits.
+// Puts `value`, of at most one word, after the first `pos` bits.
 template <int NW, class L>
 CC_HD void quad_put(L* words, L value, L pos) {
   using W = typename lanes<L>::word;
@@ -68,7 +68,7 @@ CC_HD void quad_put(L* words, L value, L pos) {
     words[j] |= shift_left(value, pos - W(j * bits)) | shift_right(value, W(j * bits) - pos);
 }
 
-// A word of the bits from `pos` on.
+// A word of bits starting at `pos`.
 template <int NW, class L>
 CC_HD L quad_peek(const L* words, L pos) {
   using W = typename lanes<L>::word;
@@ -79,18 +79,20 @@ CC_HD L quad_peek(const L* words, L pos) {
   return r;
 }
 
-// Counts the planes of which all bits are stored.
+// Counts the completely stored planes.
 template <class L>
 struct Complete {
   L planes = {};
 
   CC_HD Complete(L = {}, int = 0) {}
-  // A plane ends `used` bits on, where `left` bits are free; the next one has the state n.
+  // Called after a plane: `used` bits have been added since `left` bits were free. The last argument is the
+  // next n.
   CC_HD void pass(L used, L left, L) { planes = count_up_to(planes, used, left); }
 };
 
-// Appends planes to words that hold `header` bits, until maxbits are reached or passed; what is above has to
-// be masked off. n: 0, or 4 for zero blocks, which then hold up nobody. `complete` is told of each plane.
+// Appends planes to words that hold `header` bits, until maxbits are reached or exceeded; the caller masks
+// off the excess. n: 0, or 4 for zero blocks, so that these delay no other lane. `complete` is called for
+// each plane.
 template <int NW, class L, class Planes>
 CC_HD void encode_quads(const L* planes, L n, int header, int maxbits, const QuadTables& tables, L* words,
                         Planes& complete) {
@@ -110,7 +112,7 @@ CC_HD void encode_quads(const L* planes, L n, int header, int maxbits, const Qua
         n = entry >> 28;
         complete.pass(used, left, n);
       }
-    } else {  // from n = 3 on a plane is its own code
+    } else {  // from n = 3 on, a plane is its own code
       for (int j = 3; j >= 0; j--) {
         L plane = (planes[j] >> (L{} + W(shift))) & 15;
         local |= plane << (12 - 4 * j);
@@ -124,7 +126,7 @@ CC_HD void encode_quads(const L* planes, L n, int header, int maxbits, const Qua
   }
 }
 
-// The same; returns the lowest complete plane.
+// Like the above; returns the lowest complete plane.
 template <int NW, class L>
 CC_HD L encode_quads(const L* planes, L n, int maxbits, const QuadTables& tables, L* words) {
   using W = typename lanes<L>::word;
@@ -133,8 +135,8 @@ CC_HD L encode_quads(const L* planes, L n, int maxbits, const QuadTables& tables
   return W(8 * sizeof(W)) - complete.planes;
 }
 
-// Coefficients of a block, transposed, from words with zeros from maxbits on. The planes are moved up so
-// that the first one that is not zero is the highest; returns by how many, the width for a zero block.
+// Coefficients of a block, transposed, from words with zeros from maxbits on. The planes are shifted up until
+// the first nonzero one is the highest; returns the shift, or the width for a zero block.
 template <int NW, class L>
 CC_HD L decode_quads(const L* words, int maxbits, const QuadTables& tables, L* planes) {
   using W = typename lanes<L>::word;
@@ -165,7 +167,7 @@ CC_HD L decode_quads(const L* words, int maxbits, const QuadTables& tables, L* p
     } else {
       for (int j = 3; j >= 0; j--) { planes[j] |= ((window >> (12 - 4 * j)) & 15) << (L{} + W(shift)); }
       pos += 16;
-      // n = 3 becomes 4 as soon as the last coefficient has a bit, and both are the same code.
+      // n = 3 becomes 4 once the last coefficient has a bit; both have the same code.
     }
     if (!any_less(pos, end)) break;
   }

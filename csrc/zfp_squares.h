@@ -1,11 +1,11 @@
 // The plane coder of zfp_planes.h for the 16 coefficients of a 2-D block, with one block in each lane.
 //
-// From the first group test of a plane on, its code is that of each coefficient in turn: 0 for a 0, and 1
-// with the next test for a 1. The last test is 0, and where it is about the last coefficient, neither it
-// nor that coefficient is stored. So a plane expands nibble by nibble, and shrinks by 5 bits at a time.
+// From the first group test of a plane on, each coefficient is coded in turn: 0 as 0, and 1 as a 1 with the
+// next test. The last test is 0; if it concerns the last coefficient, neither the test nor that coefficient
+// is stored. So a plane expands nibble by nibble, and shrinks by 5 bits at a time.
 //
-// Planes come from bit_transpose<16>: 16 bits of plane 16 g + j lie at bit 16 g of word j. Blocks are in
-// words, least significant first, with zeros above the block's bits.
+// Planes come from bit_transpose<16>: 16 bits of plane 16 g + j are at bit 16 g of word j. Blocks are stored
+// in words, least significant first, with zeros above the block's bits.
 #pragma once
 #include "zfp_lanes.h"
 
@@ -14,10 +14,10 @@ namespace CC_LEVEL {
 namespace zfp {
 
 struct SquareTables {
-  uint8_t code[16] = {};   // of a nibble, 4 bits and one for each 1 in it
+  uint8_t code[16] = {};   // code of a nibble: 4 bits, and one more for each 1
   uint8_t ones[16] = {};
-  // Of 5 bits of a stream: data (bits 0-4), how many they are (8-10), bits consumed (12-14); bit 31: a
-  // test was 0.
+  // By 5 bits of a stream: data (bits 0-4), number of data bits (8-10), bits consumed (12-14); bit 31: a test
+  // was 0.
   uint32_t decode[32] = {};
 };
 
@@ -51,14 +51,14 @@ constexpr SquareTables make_square_tables() {
 alignas(64) inline constexpr SquareTables square_tables = make_square_tables();
 #endif
 
-// Words of lanes as a bit string per lane, of which only those words are touched where some lane stands.
+// A bit string per lane, in words of lanes. Only words that some lane has reached are accessed.
 template <class L>
 struct LaneBits {
   using W = typename lanes<L>::word;
   static constexpr int bits = 8 * sizeof(W);
   L* words;
   int n;          // words
-  int first = 0;  // no lane stands before this one
+  int first = 0;  // all lanes are at this word or after it
 
   // value: at most one word, of `length` bits.
   CC_HD void put(L value, L pos, L length) {
@@ -86,7 +86,7 @@ CC_HD L below(L n) {  // n ones
   return ~shift_left(L(L{} - 1), n);
 }
 
-// Bytes of a look-up in a table of 16, for the 4 low nibbles of v.
+// The 4 low nibbles of v as bytes, for look-ups in a table of 16.
 template <class L>
 CC_HD L nibbles_to_bytes(L v) {
   v = (v | v << 8) & 0x00ff00ff;
@@ -100,7 +100,7 @@ CC_HD L ones16(L v, const SquareTables& tables) {  // v < 2^16
   return (bytes + (bytes >> 8)) & 31;
 }
 
-// Each 1 of v < 2^16 becomes two; ones: how many there are.
+// Doubles each 1 of v < 2^16; ones: their number.
 template <class L>
 CC_HD L expand16(L v, const SquareTables& tables, L& ones) {
   L nibbles = nibbles_to_bytes(v);
@@ -113,8 +113,9 @@ CC_HD L expand16(L v, const SquareTables& tables, L& ones) {
          ((code >> 24) & 255) << ((to >> 16) & 31);
 }
 
-// Appends planes to words that hold the header, until maxbits are reached or passed; what is above has to
-// be masked off. n: 0, or 16 for zero blocks, which then hold up nobody. Returns the lowest complete plane.
+// Appends planes to words that hold the header, until maxbits are reached or exceeded; the caller masks off
+// the excess. n: 0, or 16 for zero blocks, so that these delay no other lane. Returns the lowest complete
+// plane.
 template <class L>
 CC_HD L encode_squares(const L* planes, L n, int maxbits, const SquareTables& tables, LaneBits<L> out) {
   using W = typename lanes<L>::word;
@@ -145,13 +146,13 @@ CC_HD L encode_squares(const L* planes, L n, int maxbits, const SquareTables& ta
   return W(bits) - complete;
 }
 
-// Planes from words with zeros from maxbits on.
+// Reads planes from words with zeros from maxbits on.
 template <class L>
 CC_HD void decode_squares(LaneBits<L> in, int maxbits, const SquareTables& tables, L* planes) {
   using W = typename lanes<L>::word;
   constexpr int bits = 8 * sizeof(W);
   const L end = L{} + W(maxbits), all = L{} + W(16);
-  // Zero blocks are as if at their end.
+  // Zero blocks start at their end.
   L pos = (in.words[0] & 1) != 0 ? L{} + W(Format<W>::header) : end;
   L n = {};
   for (int k = bits - 1; k >= 0; k--) {
@@ -172,13 +173,13 @@ CC_HD void decode_squares(LaneBits<L> in, int maxbits, const SquareTables& table
         rest = stop != 0 ? L{} : rest;
       }
       L top = log2_16(data & 0xffff);
-      // A test that lies behind the last coefficient belongs to the next plane.
+      // A test after the last coefficient belongs to the next plane.
       auto implied = (ended == 0) | (shift_right(data, room) != 0);
       data &= below(room);
       L stored = (implied ? room : top + 1) + ones16(data, tables) + 1;
       L test = n < 16 ? L{} + 1 : L{};
       length = n + (some ? stored : test);
-      // A scan that meets the end leaves its 1 where it stands.
+      // If a scan reaches the end, its 1 stays at that position.
       L over = pos + length - end;
       using Int = typename Lane<L>::Int;
       L at = Int(over) > 0 ? room - over : room;
