@@ -1,5 +1,5 @@
-// bfp on the CPU. The choice of steps goes from block to block of a tile, so it is made for a few tiles side by
-// side, between a pass that finds magnitudes and differences and one that writes codes.
+// bfp on the CPU. The steps of a tile's blocks depend on each other in order. They are therefore chosen for a
+// few tiles in parallel, between a pass that finds magnitudes and differences and a pass that writes codes.
 #include <cstring>
 
 #include "bfp_lanes.h"
@@ -16,7 +16,7 @@ int64_t decode_add(const Args* args, const void* payload, uint64_t nbytes, void*
 
 namespace {
 
-// What stands behind the n values of a last tile.
+// Pads the last tile after its n values.
 template <class F>
 inline void fill_up(F* x, uint64_t n, uint64_t end, uint32_t dim) {
   for (uint64_t i = n; i < end; i++) x[i] = i >= dim ? x[i - dim] : 0;
@@ -39,7 +39,6 @@ inline void widen(const char* src, uint64_t n, F* x) {
   }
 }
 
-// The bits of the largest magnitude.
 template <class T, class F>
 inline typename Form<F>::Word largest_magnitude(const char* src, uint64_t n) {
   using Bits = typename std::conditional<sizeof(T) == 2, int16_t, typename Form<F>::Signed>::type;
@@ -50,7 +49,7 @@ inline typename Form<F>::Word largest_magnitude(const char* src, uint64_t n) {
 }
 
 template <class F>
-struct Tiles {  // that are encoded together
+struct Tiles {  // encoded together
   using X = Vectors<F>;
   using Word = typename X::Word;
   using Signed = typename X::Signed;
@@ -79,7 +78,7 @@ class Encoder {
   using Copy = PastCache<tile<F> * sizeof(T)>;
 
  public:
-  // `values`, which may be src or null, gets what is decoded.
+  // The decoded values are written to `values`, which may be src or null.
   Encoder(Args* args, const char* src, uint8_t* dst, char* values, uint64_t n)
       : args_(args), src_(src), dst_(dst), values_(values), n_(n), rules_(args->params), layout_(n, rules_) {}
 
@@ -107,13 +106,13 @@ class Encoder {
     copy_ = nullptr;
   }
 
-  // All tiles, up to one with a value that is not finite.
+  // All tiles, or those up to the first non-finite value.
   void encode() {
     for (uint32_t i = 0; i < block; i++) inside_[i] = i < rules_.dim ? 0 : magnitude;
     if (layout_.blocks) memset(dst_ + layout_.codes_nbytes + layout_.scales_nbytes - sizeof(F), 0, sizeof(F));
     for (uint64_t t = 0; t < layout_.tiles; t += G) {
       const int count = int(layout_.tiles - t < uint64_t(G) ? layout_.tiles - t : G);
-      const int blocks = blocks_of(t);  // the last tile has less, if there are others beside it
+      const int blocks = blocks_of(t);  // the last tile may have fewer
       if (t + G >= layout_.tiles) {
         memset(tiles_.most, 0, blocks * sizeof *tiles_.most);
         memset(tiles_.change, 0, blocks * sizeof *tiles_.change);
@@ -136,7 +135,8 @@ class Encoder {
     return int(blocks < tile_blocks<F> ? blocks : tile_blocks<F>);
   }
 
-  // Largest magnitudes of a tile's blocks, and largest differences inside of them. The steps of `most` are chosen.
+  // Finds the largest magnitudes of a tile's blocks, and the largest differences inside them. The first
+  // `most` blocks get steps.
   void find(uint64_t t, int g, int most) {
     const uint64_t at = t * tile<F>, rest = n_ - at;
     const char* x = src_ + at * sizeof(T);
@@ -168,7 +168,7 @@ class Encoder {
       fold(change, tiles_.change[b][g]);
     }
   }
-  // To as many lanes as there are tiles.
+  // Reduces v to one lane per tile.
   static void fold(S v, Signed* to) {
     if constexpr (n_lanes > G) {
       using H = vec<Signed, G>;
@@ -180,7 +180,7 @@ class Encoder {
     }
   }
 
-  // The steps of all blocks, one after the other, each of several tiles.
+  // Steps of all blocks, one after another, for several tiles at once.
   template <int D>
   void choose_steps(uint64_t t, int count, int blocks) {
     using A = typename X::Together;
@@ -262,7 +262,7 @@ class Encoder {
     pack<U>(codes_, int(rules_.bits), 2 * blocks, to);
   }
 
-  // Values, or their differences to those D before.
+  // Codes values, or their differences to the values D before.
   template <int D, bool giving, bool stochastic>
   CC_HD void code_block(int g, int b, char* into) {
     const F* x = reinterpret_cast<const F*>(tiles_.x[g]) + b * block;

@@ -1,5 +1,5 @@
-// bfp's decoder on the CPU. What goes from block to block of a tile, the last values, stays in registers, and sums
-// within a block do not wait for it.
+// bfp's decoder on the CPU. The last values of a block, on which the next block depends, stay in registers,
+// and sums within a block do not wait for them.
 #include <cstring>
 
 #include "bfp_lanes.h"
@@ -11,14 +11,14 @@ namespace CC_LEVEL {
 namespace bfp {
 namespace {
 
-// What the header says of a tile's blocks.
+// The header's data on a tile's blocks.
 template <class F>
 struct Steps {
   static constexpr int most = tile_blocks<F>;
   alignas(64) uint16_t code[most];
   alignas(64) F step[most], inverse[most];
 
-  // Whether an encoder writes such scales.
+  // True if an encoder can have written these scales.
   bool read(const uint8_t* scales, int blocks) {
     using X = Vectors<F>;
     using U = typename X::U;
@@ -45,7 +45,7 @@ struct Steps {
   }
 };
 
-// D is the distance of the value that predicts, 0 for others than 1 and 2.
+// D is the distance of the predicting value if it is 1 or 2, else 0.
 template <class T, bool adding>
 class Decoder {
   using F = typename Real<T>::real;
@@ -79,7 +79,7 @@ class Decoder {
   }
 
  private:
-  // Apart from decoding past the cache, as the compiler makes less of one loop for both.
+  // Separate from decoding past the cache, because the compiler optimises a combined loop less well.
   template <int D>
   bool decode() {
     for (uint64_t t = 0; t < layout_.tiles; t++) {
@@ -114,7 +114,7 @@ class Decoder {
     return past_cache_ ? decode_past_cache<D>() : decode<D>();
   }
 
-  // `copy`, if there is one, goes on meanwhile.
+  // Also advances `copy`, unless it is null.
   template <int D>
   bool decode_tile(uint64_t t, int blocks, char* d, Copy* copy) {
     const uint8_t* scales = payload_ + layout_.codes_nbytes;
@@ -139,7 +139,7 @@ class Decoder {
 
   template <int D, bool halves>
   void each_block(int blocks, char* d, Copy* copy) {
-    V p = {};  // the last D values, again and again
+    V p = {};  // the last D values, repeated
     if constexpr (D > 0)
       for (int i = 0; i < n_lanes; i++) p[i] = before_[i % D];
     for (int b = 0; b < blocks; b++) {
@@ -191,7 +191,7 @@ class Decoder {
       sums[k] = (H)prefix<D, H>(codes[k], all) + total;
       total = (H)last<D>((U)sums[k], all);
     }
-    // The first row's sum is in front of the second row; 2^15 makes all of them positive.
+    // The sum of the first row precedes the second row; adding 2^15 makes all sums positive.
     const U first = (U)total << 16;
     const H front = (H)(first ^ 0x80008000u);
     const S start = start_of(p, steps_.inverse[b] - V{});
@@ -223,7 +223,7 @@ class Decoder {
   const bool past_cache_;
   const Rules<F> rules_;
   const Layout<F> layout_;
-  bool halves_;  // whether codes of differences are summed in 16 bits
+  bool halves_;  // codes of differences are summed in 16 bits
   F before_[max_dim];
   Steps<F> steps_;
   alignas(64) Word codes_[tile<F>];

@@ -1,4 +1,5 @@
-// What bfp does with vectors of the level: rounding, shifts and sums across lanes, and codes packed into words.
+// Vector operations of bfp at this level: rounding, shifts and sums across lanes, and packing codes into
+// words.
 #pragma once
 #include <type_traits>
 #include <utility>
@@ -44,9 +45,9 @@ inline vec<int64_t, n> to_integers(V v) {
 }
 inline int64_t to_integers(double v) { return int64_t(nearest_by_sum<double, uint64_t>(v)); }
 
-// At most `range`, up and down; on the way from block to block, so that each instruction counts.
+// Clamps to -range ... range. On the dependent path from block to block, so each instruction counts.
 #if defined(__AVX512DQ__)
-inline vec<float, 16> clamped(vec<float, 16> v, float range) {  // the lesser magnitude, with the sign of v
+inline vec<float, 16> clamped(vec<float, 16> v, float range) {  // the smaller magnitude, with the sign of v
   return (vec<float, 16>)_mm512_range_ps((__m512)v, _mm512_set1_ps(range), 2);
 }
 inline vec<double, 8> clamped(vec<double, 8> v, double range) {
@@ -86,7 +87,7 @@ inline auto to_values(S q) {
 inline float to_values(int32_t q) { return float(q); }
 inline double to_values(int64_t q) { return value_by_sum<double, uint64_t>(uint64_t(q)); }
 
-// Vectors of F, n values in each, and of the numbers of tiles that are looked at side by side.
+// Vectors of n values F, and vectors of one number per tile for the tiles that are processed together.
 template <class F>
 struct Vectors {
   using Word = typename Form<F>::Word;
@@ -101,7 +102,7 @@ struct Vectors {
   using TogetherS = vec<Signed, together>;
 };
 
-// A count to shift lanes by, hidden from the compiler, which else takes two instructions for it.
+// A shift count for lanes, hidden from the compiler, which otherwise uses two instructions for it.
 template <class L>
 inline L shift_count(int count) {
   L v = L{} + typename lanes<L>::word(count);
@@ -124,10 +125,10 @@ inline typename Vectors<F>::V round_by_hash(typename Vectors<F>::V y, uint32_t k
   return round_by<F>(y, whole, random);
 }
 
-// Vectors of L that lie side by side in a row, of which some are packed and unpacked at a time.
+// Number of adjacent vectors of L in a row that are packed or unpacked together.
 template <class L> constexpr int side_by_side = row / lanes<L>::n < 4 ? row / lanes<L>::n : 4;
 
-// Rows of codes, to words of N bits of each.
+// Packs rows of codes into words with N bits per code.
 template <class L>
 inline void pack(const typename lanes<L>::word* codes, int N, int rows, char* words) {
   using W = typename lanes<L>::word;
@@ -160,7 +161,7 @@ inline void pack(const typename lanes<L>::word* codes, int N, int rows, char* wo
   }
 }
 
-// And back.
+// The inverse.
 template <class L>
 inline void unpack(const char* words, int N, int rows, typename lanes<L>::word* codes) {
   using W = typename lanes<L>::word;
@@ -193,7 +194,8 @@ inline void unpack(const char* words, int N, int rows, typename lanes<L>::word* 
   }
 }
 
-// Codes of at most 10 bits, those of two rows in the halves of a word: a block's sums have 16 bits.
+// Unpacks codes of at most 10 bits, with those of two rows in the halves of a word: a block's sums fit into
+// 16 bits.
 constexpr uint32_t most_half_bits = 10;
 template <class L>
 inline void unpack_halves(const char* words, int N, int blocks, uint32_t* codes) {
@@ -231,13 +233,13 @@ inline void unpack_halves(const char* words, int N, int blocks, uint32_t* codes)
   }
 }
 
-// The last D lanes of a, then all but the last D of b.
+// The last D lanes of a, then all but the last D lanes of b.
 template <int D, class S, int... i>
 inline S shifted(S a, S b, std::integer_sequence<int, i...>) {
   constexpr int n = sizeof...(i);
   return __builtin_shuffle(a, b, S{(n - D + i)...});
 }
-// The lanes D further up, behind zeros.
+// Moves lanes up by D; zeros come first.
 template <int D, class S, int... i>
 inline S moved_up(S v, std::integer_sequence<int, i...> all) {
 #if defined(__AVX512F__)
@@ -246,12 +248,12 @@ inline S moved_up(S v, std::integer_sequence<int, i...> all) {
 #endif
   return shifted<D>(S{}, v, all);
 }
-// Each lane plus those D, 2 D, ... before it; A are the numbers that are added, lanes of S or halves of them.
+// Adds to each lane those D, 2 D, ... before it. A is the type for addition: lanes of S or halves of them.
 template <int D, class A, class S, int... i>
 inline S prefix(S v, std::integer_sequence<int, i...> all) {
   constexpr int n = sizeof...(i);
 #if defined(__AVX2__)
-  if constexpr (sizeof(S) == 32) {  // lanes of 16 bytes first, each of which shifts in one instruction
+  if constexpr (sizeof(S) == 32) {  // first within 16 bytes, where a shift is one instruction
     constexpr int nbytes = 32 / n * D;
     __m256i w = (__m256i)v;
     if constexpr (nbytes <= 4) w = (__m256i)((A)w + (A)_mm256_slli_si256(w, 4));
@@ -265,7 +267,7 @@ inline S prefix(S v, std::integer_sequence<int, i...> all) {
   if constexpr (D < n) return prefix<2 * D, A>((S)((A)v + (A)moved_up<D>(v, all)), all);
   else return v;
 }
-// The last D lanes, again and again.
+// The last D lanes, repeated.
 template <int D, class S, int... i>
 inline S last(S v, std::integer_sequence<int, i...>) {
   constexpr int n = sizeof...(i);
@@ -282,7 +284,7 @@ inline S merge(S a, S b, std::integer_sequence<int, i...>) {
   return larger(__builtin_shuffle(a, b, S{(i & half ? n + i - half : i)...}),
                 __builtin_shuffle(a, b, S{(i & half ? n + i : i + half)...}));
 }
-// Lane g gets the largest lane of v[g].
+// Lane g is the largest lane of v[g].
 template <class S, int n, int half = n / 2>
 inline S largest_lanes(const S* v) {
   constexpr auto all = std::make_integer_sequence<int, n>();
@@ -295,7 +297,7 @@ inline S largest_lanes(const S* v) {
   }
 }
 
-// A vector of values, which may round to float16's infinity, at value i of those at d.
+// Stores a vector of values at index i of d; float16 values are kept from rounding to infinity.
 template <class T, bool adding, class V>
 inline void put(char* d, int i, V v) {
   constexpr bool narrow = sizeof(T) < sizeof(v[0]);
@@ -306,7 +308,7 @@ inline void put(char* d, int i, V v) {
   else if constexpr (narrow) Real<T>::store_pair(d, v);
   else store(d, v);
 }
-// A block.
+// Stores a block.
 template <class T, bool adding, class F>
 inline void put_block(char* d, const typename Form<F>::Word* q, F step) {
   using S = typename Vectors<F>::S;

@@ -1,4 +1,4 @@
-// 32 words of 32 bits in vector registers: what the language's own vectors lack, once for each instruction set.
+// 32 words of 32 bits in vector registers: operations that GCC's vectors lack, for each instruction set.
 #pragma once
 #include "../szp.h"
 #include "real.h"
@@ -21,7 +21,7 @@ inline Words low_words(Quads a, Quads b) {
 inline HalfWords half(Words w, int i) {
   return (HalfWords)(i ? _mm512_extracti64x4_epi64((__m512i)w, 1) : _mm512_castsi512_si256((__m512i)w));
 }
-// w moved up by K lanes, the room filled with the top lanes of `below`.
+// Moves w up by K lanes, filling with the top lanes of `below`.
 template <int K>
 inline Words shift_in(Words below, Words w) {
   return (Words)_mm512_alignr_epi32((__m512i)w, (__m512i)below, 16 - K);
@@ -29,7 +29,7 @@ inline Words shift_in(Words below, Words w) {
 inline Words spread_last(Words w) {
   return (Words)_mm512_permutexvar_epi32(_mm512_set1_epi32(15), (__m512i)w);
 }
-inline bool any(vec<int32_t, 16> mask) {  // of lanes that are 0 or -1
+inline bool any(vec<int32_t, 16> mask) {  // lanes are 0 or -1
   return _mm512_movepi32_mask((__m512i)mask);
 }
 inline bool any_above(vec<int32_t, 16> v, vec<int32_t, 16> limit) {
@@ -89,7 +89,7 @@ inline bool any_above(V v, V limit) {
 }
 #endif
 
-// w[i] becomes w[0] + ... + w[i].
+// Replaces w[i] by w[0] + ... + w[i].
 inline Words prefix_sum(Words w) {
   w += shift_in<1>(Words{}, w);
   w += shift_in<2>(Words{}, w);
@@ -113,7 +113,7 @@ inline Words only_first(uint32_t u) {
   return w;
 }
 
-// The "or" of all words of either block.
+// The "or" of all words of each block.
 inline void or_of_each(const Block& a, const Block& b, uint32_t& of_a, uint32_t& of_b) {
 #if defined(__AVX512BW__)
   __m512i x = (__m512i)(a.v[0] | a.v[1]), y = (__m512i)(b.v[0] | b.v[1]);

@@ -1,5 +1,5 @@
-// int8, int4 and fp8 on the CPU: a block's codes as 32-bit words in the first-level cache, between the
-// loop that computes them and the one that packs them.
+// int8, int4 and fp8 on the CPU: a block's codes are 32-bit words in the first-level cache, between the loop
+// that computes them and the loop that packs them.
 #include <cstring>
 #include <type_traits>
 
@@ -21,7 +21,7 @@ struct Integer {
   static constexpr double limit = largest, error = 0.5 / largest;
   static Lanes nearest(Doubles v) { return (Lanes)to_integers(v); }
   static Lanes stochastic(Doubles v, Lanes hash) {
-    // Between -1/2 and 1/2, and neither of them: integers stay what they are.
+    // Strictly between -1/2 and 1/2, so integers do not change.
     return nearest(v + (to_doubles((Integers)hash) * 0x1p-32 + 0x1p-33));
   }
   static Doubles value(Lanes code) { return to_doubles((Integers)code); }
@@ -62,7 +62,7 @@ struct Fp8 {
   }
 };
 
-// The largest magnitude of n values; infinite or NaN where any value is.
+// The largest magnitude of n values; infinite or NaN if any value is.
 inline float largest(Float16, const char* x, int n) {
   return float16_to_float(uint16_t(largest_word<int16_t>(x, n)));
 }
@@ -72,7 +72,8 @@ inline float largest(Bfloat16, const char* x, int n) {
 inline float largest(float, const char* x, int n) { return bit_cast<float>(largest_word<int32_t>(x, n)); }
 inline double largest(double, const char* x, int n) { return bit_cast<double>(largest_word<int64_t>(x, n)); }
 
-// A tiny float64 scale, at which its quotients would leave the normal range, is lifted out of there.
+// True for a float64 scale so small that quotients by it would leave the normal range; such blocks are scaled
+// first.
 template <class T>
 bool is_tiny(Scale<T> s) {
   return std::is_same<T, double>::value && s < 0x1p-500;
@@ -131,7 +132,7 @@ struct Encode {
       }
       if (to == spare) memcpy(codes + Q::nbytes(at), spare, Q::nbytes(rest));
     }
-    // Half a gap, or a whole one; what computing it rounds away; the rounding to the type.
+    // Half a gap, or a whole one; rounding errors of its computation; rounding to the type.
     const double gap = Q::error * (stochastic ? 2 : 1) * (1 + 0x1p-20), rounding = Real<T>::unit * 1.01;
     args->bound = top > 0 ? top * (gap + rounding) + 4 * Real<T>::tiny : 0;
     return layout.nbytes;
@@ -174,7 +175,7 @@ struct Decode {
     for (uint64_t b = 0; b < layout.blocks; b++) {
       const uint64_t at = b * layout.block, rest = n - at;
       const Scale<T> scale = load<Scale<T>>(payload + b * sizeof scale);
-      // Not negative, not infinite, no NaN.
+      // Rejects negative, infinite and NaN scales.
       if (!(scale >= 0) || scale - scale != 0) return BAD_STREAM;
       char* d = dst + at * element;
       fetch_ahead<true>(d, layout.block * element);

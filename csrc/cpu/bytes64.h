@@ -1,4 +1,4 @@
-// 64 bytes side by side, and 64 bits that say something about each of them.
+// Vectors of 64 bytes, and 64-bit masks with one bit per byte.
 #pragma once
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -8,16 +8,16 @@
 
 namespace compcoll {
 #if defined(__AVX512BW__)
-constexpr bool slow_bmi2 = false;  // no such processor has AVX-512
+constexpr bool slow_bmi2 = false;  // no processor with AVX-512 has it
 #else
 extern const bool slow_bmi2;
 #endif
 
 namespace CC_LEVEL {
 
-// As many vectors of the level as it takes. (One vector type of 64 bytes would do, but where the machine
-// has none, g++ takes comparisons of it apart byte by byte; and it copies a plain struct in pieces of 16
-// bytes, which a wider load then has to wait for.)
+// As many vectors of the level as needed for 64 bytes. (One vector type of 64 bytes would do, but where the
+// machine has none, g++ splits its comparisons into single bytes. And g++ copies a plain struct in pieces of
+// 16 bytes, for which a wider load then has to wait.)
 struct Bytes64 {
   using Part = vec<uint8_t, vector_nbytes>;
   static constexpr int parts = 64 / vector_nbytes;
@@ -70,7 +70,7 @@ CC_HD uint8_t reduce(Bytes64 v, F f) {
   return result;
 }
 
-// The low bits of `bits`, one after another, at the set bits of the mask; and back.
+// Deposits the low bits of `bits`, in order, at the set bits of the mask; and the inverse.
 CC_HD uint64_t deposit(uint64_t bits, uint64_t mask) {
 #if defined(__BMI2__)
   if (!slow_bmi2) return _pdep_u64(bits, mask);
@@ -88,7 +88,7 @@ CC_HD uint64_t extract(uint64_t bits, uint64_t mask) {
   return result;
 }
 
-// The uppermost bit of each byte.
+// The top bit of each byte.
 CC_HD uint64_t top_bits(Bytes64 v) {
   uint64_t bits = 0;
   for (int i = 0; i < Bytes64::parts; i++) {
@@ -107,14 +107,14 @@ CC_HD uint64_t top_bits(Bytes64 v) {
   return bits;
 }
 
-// Bit k of each byte. Shifts words of 16 bits, because there are none for bytes; what crosses from one
-// byte into the next stays below the uppermost bit.
+// Bit k of each byte. Shifts 16-bit words, because there are no shifts of bytes; bits that cross into the
+// next byte stay below its top bit.
 CC_HD uint64_t bits_at(Bytes64 v, int k) {
   using Words = vec<uint16_t, vector_nbytes / 2>;
   return top_bits(map(v, [=](auto p) { return Bytes64::Part(Words(p) << (7 - k)); }));
 }
 
-// Comparisons take vectors on both sides, so that a loop makes them of a constant only once.
+// Comparisons take vectors on both sides, so that a loop makes a constant's vector only once.
 CC_HD uint64_t at_least(Bytes64 v, Bytes64 least) {
 #if defined(__AVX512BW__)
   return _mm512_cmpge_epu8_mask(__m512i(v.part[0]), __m512i(least.part[0]));
@@ -133,7 +133,7 @@ CC_HD uint64_t equal(Bytes64 v, Bytes64 to) {
 #endif
 }
 
-// yes[i] where a[i] = b[i], else no[i]
+// yes[i] if a[i] = b[i], else no[i].
 CC_HD Bytes64 equal_select(Bytes64 a, Bytes64 b, Bytes64 yes, Bytes64 no) {
   for (int i = 0; i < Bytes64::parts; i++) {
 #if defined(__AVX512BW__)
@@ -147,7 +147,7 @@ CC_HD Bytes64 equal_select(Bytes64 a, Bytes64 b, Bytes64 yes, Bytes64 no) {
   return no;
 }
 
-// max(v - s, 0)
+// max(v - s, 0).
 CC_HD Bytes64 subtract_to_zero(Bytes64 v, Bytes64 s) {
   for (int i = 0; i < Bytes64::parts; i++) {
     Bytes64::Part &p = v.part[i], q = s.part[i];
@@ -198,14 +198,14 @@ CC_HD Bytes64 add_bits(Bytes64 v, uint64_t bits) {
 #endif
 }
 
-// A table of 16 bytes in each 16 bytes of a vector.
+// Repeats a table of 16 bytes in each 16 bytes of a vector.
 CC_HD Bytes64 table16(const uint8_t* table) {
   uint8_t t[64];
   for (int i = 0; i < 4; i++) __builtin_memcpy(t + 16 * i, table, 16);
   return Bytes64::load(t);
 }
 
-// table[v[i] & 15]
+// table[v[i] & 15].
 CC_HD Bytes64 lookup16(Bytes64 table, Bytes64 v) {
   v = v & 15;
   for (int i = 0; i < Bytes64::parts; i++) {
@@ -225,7 +225,7 @@ CC_HD Bytes64 lookup16(Bytes64 table, Bytes64 v) {
   return v;
 }
 
-// The even and the odd bytes of two vectors, in their order.
+// The even bytes of two vectors, and the odd ones, in order.
 CC_HD void unzip(Bytes64 a, Bytes64 b, Bytes64& even, Bytes64& odd) {
   using Part = Bytes64::Part;
   using Words = vec<uint16_t, vector_nbytes / 2>;
@@ -274,7 +274,7 @@ CC_HD void zip(Bytes64 even, Bytes64 odd, Bytes64& a, Bytes64& b) {
   }
 }
 
-// 64 values of k bytes each, in k vectors, to k vectors of one byte of each value; and back.
+// 64 values of k bytes each, in k vectors, to k vectors with one byte of each value; and the inverse.
 template <int k, int stride = 1>
 CC_HD void to_planes(const Bytes64* v, Bytes64* plane) {
   if constexpr (k == 1) {

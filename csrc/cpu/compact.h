@@ -1,6 +1,6 @@
-// Lanes selected by a mask packed together, and spread out again. The compressed forms go through a
-// register and a whole-vector access: compression straight to memory is microcoded on some processors.
-// So a store writes, and a load reads, up to one vector more than the lanes selected.
+// Packing lanes selected by a mask, and spreading them again. Compressed forms go through a register and a
+// whole-vector access, because compression straight to memory is microcoded on some processors. So stores
+// write, and loads read, up to one vector more than the selected lanes.
 #pragma once
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -12,7 +12,8 @@ namespace compcoll {
 namespace CC_LEVEL {
 
 #if defined(__AVX2__)
-// For every mask the lanes of 32 bits to gather, or bytes of 8, a byte each. A 64-bit lane is two of them.
+// For every mask, the indices of the lanes to gather, of 32 bits or bytes of 8, one byte per index. A 64-bit
+// lane counts as two 32-bit lanes.
 struct PackTable {
   uint64_t pack32[256], unpack32[256], pack64[16], unpack64[16];
   constexpr PackTable() : pack32(), unpack32(), pack64(), unpack64() {
@@ -33,14 +34,14 @@ struct PackTable {
 };
 alignas(64) constexpr PackTable pack_table;
 
-// The bytes of a word that are not zero, side by side; bit i of the mask: byte i is one.
+// The nonzero bytes of a word, packed; bit i of the mask: byte i is not zero.
 CC_HD uint64_t pack_bytes(uint64_t word, uint32_t& mask) {
   const __m128i v = _mm_cvtsi64_si128(int64_t(word));
   mask = 0xff & ~uint32_t(_mm_movemask_epi8(_mm_cmpeq_epi8(v, _mm_setzero_si128())));
   return uint64_t(
       _mm_cvtsi128_si64(_mm_shuffle_epi8(v, _mm_cvtsi64_si128(int64_t(pack_table.pack32[mask])))));
 }
-// The inverse: of `packed` as many bytes as the mask has bits.
+// The inverse: takes as many bytes of `packed` as the mask has bits.
 CC_HD uint64_t unpack_bytes(uint64_t packed, uint32_t mask) {
   const __m128i lanes = _mm_cvtsi64_si128(int64_t(pack_table.unpack32[mask])),
                 bits = _mm_set1_epi64x(int64_t(0x8040201008040201)),
@@ -108,7 +109,7 @@ CC_HD vec<uint64_t, 4> unpack(vec<uint64_t, 4> v, uint32_t mask) {
 }
 #endif
 
-// Stores the lanes that are not zero and advances `out` past them; bit i of the result: lane i is one.
+// Stores the nonzero lanes and advances `out` past them; bit i of the result: lane i is not zero.
 template <class W, class V>
 CC_HD uint32_t store_nonzero(V v, uint8_t*& out) {
 #if defined(__AVX2__)

@@ -14,16 +14,17 @@ namespace {
 
 constexpr uint64_t block_nbytes = delta_block_nbytes;
 constexpr uint32_t slack = 64;
-// Of 64 words: up to so many are taken, and put back, one by one; always so many, without a branch.
+// Pack and unpack at most `few` of 64 words one at a time. The loop always runs `few` times, so it has no
+// branch.
 constexpr int few = 4;
 
-// Integers of the array, and the lanes in which those that are not zero are coded.
+// Integers of the array, and the lanes in which nonzero ones are coded.
 template <class W>
 struct Block {
   using V = std::conditional_t<sizeof(W) == 8, uint64_t, uint32_t>;
   using Words = vec<W, vector_nbytes / sizeof(W)>;
   static constexpr uint32_t words = block_nbytes / sizeof(W), bits = 8 * sizeof(W), map_words = words / 64;
-  // Runs of up to twice the words' bits, filled up to bytes, and the positions.
+  // Runs of up to twice the words' bits, padded to bytes, and the positions.
   static constexpr uint32_t most = 4 * block_nbytes;
   uint64_t map[map_words];
   alignas(64) V u[words + 32];
@@ -59,7 +60,7 @@ CC_HD bool is_any(Words v) {
 #endif
 }
 
-// Both as a whole block; whether they differ.
+// Differences of a whole block; true if there are any.
 template <class W, bool difference>
 bool subtract(const uint8_t* src, const uint8_t* base, W* word) {
   using Words = typename Block<W>::Words;
@@ -79,7 +80,7 @@ CC_HD Lanes<V> widened(const W* word) {
   else return __builtin_convertvector(load<vec<W, lanes_of<V>>>(word), Lanes<V>);
 }
 
-// Which of 64 words are not zero; where that takes too long, all of them if any is not.
+// Mask of the nonzero words among 64; if computing it takes too long, all of them if any is not zero.
 template <class W>
 CC_HD uint64_t map_of(const W* word) {
   using Words = typename Block<W>::Words;
@@ -105,10 +106,10 @@ CC_HD uint64_t map_of(const W* word) {
   return is_any(any) ? ~uint64_t(0) : 0;
 }
 
-// Its place, or 64.
+// Index of the lowest bit, or 64.
 CC_HD uint32_t lowest_bit(uint64_t map) { return map ? uint32_t(__builtin_ctzll(map)) : 64; }
 
-// The words that are not zero side by side, less one, and where they stand; how many.
+// Packs the nonzero words, less one, and records their positions; returns their number.
 template <class W>
 uint32_t gather(Block<W>& block) {
   using V = typename Block<W>::V;
@@ -134,10 +135,11 @@ uint32_t gather(Block<W>& block) {
   return n;
 }
 
-// As many low bits that at most half of some of the values need more.
+// The smallest number of low bits such that at most half of a sample of values need more.
 template <class V>
 uint32_t choose_r(const V* u, uint32_t n) {
-  uint32_t longer[2][66] = {}, step = n / 64 + 1, taken = 0;  // two, as most values count at one place
+  uint32_t longer[2][66] = {}, step = n / 64 + 1, taken = 0;  // two, because most values increment the same
+  // entry
   for (uint32_t i = 0; i < n; i += step, taken++)
     longer[taken & 1][u[i] ? 64 - uint32_t(__builtin_clzll(u[i])) : 0]++;
   uint32_t r = 0;
@@ -148,7 +150,7 @@ uint32_t choose_r(const V* u, uint32_t n) {
   return r;
 }
 
-// A block whose words are there and not all zero; its bytes, in room for Block::most.
+// Encodes a block whose words are not all zero; returns the code's size, at most Block::most.
 template <class W>
 uint32_t encode_block(Block<W>& block, uint8_t* start) {
   using V = typename Block<W>::V;
@@ -167,12 +169,12 @@ uint32_t encode_block(Block<W>& block, uint8_t* start) {
   }
   r = choose_r(block.u, n);
   if (r > block.bits - 1) r = block.bits - 1;
-  if (positions == DELTA_ALL && !r) r = 1;  // a word of ones and one more are zero
+  if (positions == DELTA_ALL && !r) r = 1;  // a word of all ones plus one is zero
   *start = uint8_t(positions << 6 | r);
   return uint32_t(encode_values(block.u, n, r, out) - start);
 }
 
-// The last block as a whole one.
+// The last block, padded to a whole one.
 const uint8_t* padded(const uint8_t* p, uint64_t nbytes, uint8_t* copy) {
   if (nbytes == block_nbytes) return p;
   memset(copy, 0, block_nbytes);
@@ -221,7 +223,7 @@ int64_t encode_as(uint32_t dtype, bool difference, const void* src, const void* 
   }
 }
 
-// -- the choice, from at most 8 blocks that are spread over the array
+// -- the choice, from at most 8 blocks spread over the array
 
 struct Sample {
   static constexpr uint64_t blocks = 8, most = blocks * block_nbytes;
@@ -230,7 +232,7 @@ struct Sample {
 
   Sample(const Args* args, const uint8_t* from, const uint8_t* base_from) {
     const uint64_t whole = args->nbytes() / block_nbytes, n = whole / 64 < blocks ? whole / 64 : blocks;
-    if (!n) {  // the first ones
+    if (!n) {  // the first blocks
       nbytes = whole < blocks ? args->nbytes() : most;
       if (nbytes > most) nbytes = most;
       memcpy(src, from, nbytes);
@@ -248,7 +250,7 @@ struct Sample {
     return n < 0 ? nbytes : uint64_t(n);
   }
 
-  // Bytes of what `lossless` makes of it.
+  // Size of the sample when coded by `lossless`.
   uint64_t plain_size(uint32_t dtype) {
     Args args = {dtype, 1, {nbytes / itemsize(dtype), 1, 1}, {1, 0}, sizeof code, 0, 0, nullptr};
     lossless_codec.encode(&args, src, code);
@@ -271,14 +273,12 @@ int64_t encode(Args* args, const void* src, void* dst) {
                    with_difference = sample.size(args->dtype, true);
     difference = with_difference < with_xor;
     const uint64_t best = difference ? with_difference : with_xor;
-    // Codecs that know nothing of the base seldom make a third of it.
+    // Codecs without a base seldom need less than a third of the raw size.
     if (3 * best > sample.nbytes && sample.plain_size(args->dtype) < best) return TOO_LARGE;
   }
   args->params[0] = delta_version | (difference ? delta_is_difference : 0);
   return encode_as(args->dtype, difference, src, args->base, args->nbytes(), args->capacity, dst);
 }
-
-// -- decoding
 
 template <class W>
 bool decode_positions(uint8_t positions, const uint8_t*& in, const uint8_t* end, Block<W>& block,
@@ -305,7 +305,7 @@ CC_HD void store_narrowed(W* word, L v) {
   else store(word, __builtin_convertvector(v, vec<W, lanes<L>::n>));
 }
 
-// Values back to where the words stand.
+// Puts values back to their words' positions.
 template <class W>
 void spread(Block<W>& block) {
   using V = typename Block<W>::V;
@@ -316,7 +316,7 @@ void spread(Block<W>& block) {
     if (__builtin_popcountll(map) <= few) {
       for (uint32_t j = 0; j < 64; j += sizeof(Words) / sizeof(W)) store(block.word + i + j, Words{});
       const int n = __builtin_popcountll(map);
-      // What is too much goes behind these words, where the next ones are still to come.
+      // Excess words are written after these, where the next words are still to be written.
       for (int k = 0; k < few; k++, map &= map - 1)
         block.word[i + lowest_bit(map)] = W(load<V>(packed + k * sizeof(V)));
       packed += n * sizeof(V);
@@ -328,7 +328,7 @@ void spread(Block<W>& block) {
   }
 }
 
-// The words of a block from its code, behind which `slack` bytes may be read.
+// Decodes a block's words; up to `slack` bytes after the code may be read.
 template <class W>
 bool decode_block(const uint8_t* code, uint32_t nbytes, Block<W>& block) {
   using V = typename Block<W>::V;

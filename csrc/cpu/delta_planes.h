@@ -1,4 +1,5 @@
-// The words of one block of `delta` as runs of bits, and back: csrc/delta.h. Arrays of values have room for 32 more.
+// The words of one block of `delta` as runs of bits, and back: csrc/delta.h. Arrays have room for 32 more
+// values.
 #pragma once
 #include <cstring>
 #include <utility>
@@ -16,7 +17,7 @@ constexpr uint32_t all_lanes = (1u << lanes_of<V>)-1;
 template <class V>
 using Lanes = vec<V, lanes_of<V>>;
 
-// Bit i: lane i is not zero.
+// Bit i is 1 if lane i is not zero.
 template <class V>
 CC_HD uint32_t mask_of(Lanes<V> v) {
 #if defined(__AVX2__)
@@ -28,7 +29,7 @@ CC_HD uint32_t mask_of(Lanes<V> v) {
 #endif
 }
 
-// The bits of `value` set in the lanes of a mask.
+// Sets the bits of `value` in the lanes of a mask.
 template <class V>
 CC_HD Lanes<V> set_in(Lanes<V> v, uint32_t mask, V value) {
 #if defined(__AVX512BW__)
@@ -45,7 +46,8 @@ CC_HD Lanes<V> set_in(Lanes<V> v, uint32_t mask, V value) {
 #endif
 }
 
-// 32 zeros, not in a loop: compilers make that a memset, and that `rep stos`, which is slow for so few.
+// Stores 32 zeros without a loop, which compilers turn into a memset, and that into `rep stos`, which is slow
+// for so few.
 template <class V, int... k>
 CC_HD void clear(V* p, std::integer_sequence<int, k...>) {
   (store(p + k * lanes_of<V>, Lanes<V>{}), ...);
@@ -57,20 +59,20 @@ CC_HD void clear32(V* p) {
 
 CC_HD uint64_t bytes_of(uint64_t bits) { return (bits + 7) / 8; }
 
-// A run of n bits from out on, of f(i) for the 32 values from i on. Writes up to 3 bytes more.
+// A run of n bits at `out`, where f(i) gives the 32 bits from i on. Writes up to 3 bytes more.
 template <class F>
 CC_HD uint8_t* put_run(uint8_t* out, uint32_t n, F f) {
   for (uint32_t i = 0; i < n; i += 32) store<uint32_t>(out + i / 8, f(i));
   return out + bytes_of(n);
 }
 
-// 32 bits of the run of n from `in` on, without those behind its end; i < n.
+// 32 bits from bit i of a run of n bits, with zeros after its end; i < n.
 CC_HD uint32_t take_bits(const uint8_t* in, uint32_t i, uint32_t n) {
   uint32_t bits = load<uint32_t>(in + i / 8);
   return n - i < 32 ? bits & ((1u << (n - i)) - 1) : bits;
 }
 
-// Concatenated masks of `f` applied to the vectors of 32 values from p on.
+// Concatenated masks of `f` applied to the vectors of 32 values starting at p.
 template <class V, class F>
 CC_HD uint32_t masks32(const V* p, F f) {
   uint32_t mask = 0;
@@ -78,7 +80,7 @@ CC_HD uint32_t masks32(const V* p, F f) {
   return mask;
 }
 
-// u: n values, zeros behind them up to a multiple of 32. They are lost.
+// u: n values, then zeros up to a multiple of 32. u is overwritten.
 template <class V>
 uint8_t* encode_values(V* u, uint32_t n, uint32_t r, uint8_t* out) {
   const uint64_t stride = bytes_of(n);
@@ -124,8 +126,8 @@ inline uint32_t count_bits(const uint8_t* in, uint32_t n) {
   return count;
 }
 
-// The inverse, into u; where the runs end, or null where these are none that an encoder writes. Up to 3 bytes
-// behind `end` are read. `other` has as much room as u.
+// The inverse, into u. Returns the end of the runs, or null if no encoder can have written them. Reads up to
+// 3 bytes after `end`. `other` has as much room as u.
 template <class V>
 const uint8_t* decode_values(const uint8_t* in, const uint8_t* end, uint32_t n, uint32_t r, V* u, V* other) {
   constexpr uint32_t bits = 8 * sizeof(V);
@@ -145,7 +147,7 @@ const uint8_t* decode_values(const uint8_t* in, const uint8_t* end, uint32_t n, 
     in += bytes_of(left) + bytes_of(next);
     left = next;
   }
-  // From the last values left to all: `from` has those of the level behind, `to` gets those of this one.
+  // From the last values to all of them: `from` has the values of the next level, `to` receives this level's.
   V *from = depth % 2 ? other : u, *to = depth % 2 ? u : other;
   clear32(from);
   for (uint32_t k = depth, behind = 0; k-- > 0; behind = levels[k].n) {
@@ -172,8 +174,7 @@ const uint8_t* decode_values(const uint8_t* in, const uint8_t* end, uint32_t n, 
     Lanes<V> v[32 / lanes_of<V>];
     for (int k = 0; k < 32 / lanes_of<V>; k++) v[k] = (load<Lanes<V>>(u + i + k * lanes_of<V>) - 1) << r;
     for (uint32_t plane = 0; plane < r; plane++) {
-      uint32_t bits =
-          load<uint32_t>(planes + plane * stride + i / 8);  // those behind the end are of no value
+      uint32_t bits = load<uint32_t>(planes + plane * stride + i / 8);  // bits after the end are ignored
       for (int k = 0; k < 32 / lanes_of<V>; k++)
         v[k] = set_in<V>(v[k], bits >> k * lanes_of<V>, V(1) << plane);
     }
@@ -182,7 +183,7 @@ const uint8_t* decode_values(const uint8_t* in, const uint8_t* end, uint32_t n, 
   return in;
 }
 
-// -- which words are not zero, a bit for each
+// -- the nonzero words, a bit for each
 
 inline uint8_t* encode_sparse(const uint64_t* map, uint32_t words, uint8_t* out) {
   uint8_t *any = out, which[64], bytes[8 * 64 + 8];
@@ -202,7 +203,7 @@ inline uint8_t* encode_sparse(const uint64_t* map, uint32_t words, uint8_t* out)
   return out + n + n_bytes;
 }
 
-// Null where the bytes end too early. Up to 8 bytes behind `end` are read.
+// Null if the bytes end too early. Reads up to 8 bytes after `end`.
 inline const uint8_t* decode_sparse(const uint8_t* in, const uint8_t* end, uint64_t* map, uint32_t words) {
   if (end - in < int64_t(words / 8)) return nullptr;
   const uint8_t* any = in;

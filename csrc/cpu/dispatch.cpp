@@ -1,4 +1,4 @@
-// Which of the built levels this processor can run, best first.
+// The levels that this processor can run, best first.
 #include "table.h"
 
 namespace compcoll {
@@ -17,8 +17,8 @@ static bool has_avx512() {
          __builtin_cpu_supports("avx512cd");
 }
 
-// Zen 1 and Zen 2 take hundreds of cycles for one pdep or pext. Asked here and not in a level's own code,
-// which may hold instructions that this processor does not know.
+// Zen 1 and Zen 2 take hundreds of cycles for one pdep or pext. Checked here and not in a level's own code,
+// which may contain instructions that this processor lacks.
 static bool has_slow_bmi2() {
   __builtin_cpu_init();
   return __builtin_cpu_is("amdfam17h");

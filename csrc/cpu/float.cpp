@@ -1,4 +1,4 @@
-// Chunk by chunk: values to byte planes and back. How a plane is coded stands in float_plane.h.
+// Chunk by chunk: values to byte planes and back. float_plane.h codes each plane.
 #include "../float.h"
 
 #include <cstring>
@@ -19,12 +19,12 @@ struct Chunk {
   using Words = vec<Word, vector_nbytes / sizeof(Word)>;
   static constexpr uint32_t planes = F::planes, values = chunk_values<dtype>, width = sizeof(Word);
   static constexpr uint32_t header_nbytes = (2 * planes + 7) / 8 * 8;
-  // No plane takes more than its bytes as they are.
+  // No plane takes more than its raw size.
   static constexpr uint32_t max_nbytes = header_nbytes + planes * values;
   uint8_t plane[planes][values + 64];
 };
 
-// 64 values to one vector for each plane.
+// 64 values to one vector per plane.
 template <uint32_t dtype>
 CC_HD void split64(const uint8_t* src, Bytes64* plane) {
   using C = Chunk<dtype>;
@@ -57,7 +57,7 @@ CC_HD void join64(const uint8_t* const* plane, uint32_t at, uint8_t* dst) {
     }).store(dst + 64 * i);
 }
 
-// Values to planes, and what varies in each.
+// Values to planes, and the bits that vary in each plane.
 template <uint32_t dtype>
 void split(const uint8_t* src, uint32_t n, Chunk<dtype>& chunk, PlaneHeader* headers) {
   using C = Chunk<dtype>;
@@ -66,7 +66,7 @@ void split(const uint8_t* src, uint32_t n, Chunk<dtype>& chunk, PlaneHeader* hea
   for (uint32_t i = 0; i < n; i += 64) {
     uint8_t tail[64 * C::width];
     const uint8_t* in = src + i * C::width;
-    if (n - i < 64) {  // the last value again and again, so that what varies does not change
+    if (n - i < 64) {  // repeat the last value, so that the varying bits do not change
       for (uint32_t k = 0; k < 64; k++)
         memcpy(tail + k * C::width, in + (k < n - i ? k : n - i - 1) * C::width, C::width);
       in = tail;
@@ -116,7 +116,7 @@ void join(const uint8_t** plane, uint32_t n, uint8_t* dst) {
   memcpy(dst + i * C::width, out, (n - i) * C::width);
 }
 
-// `in` may be read up to decode_slack bytes past its end.
+// Reads `in` up to decode_slack bytes past its end.
 template <uint32_t dtype>
 bool decode_chunk(const uint8_t* in, uint32_t nbytes, uint32_t n, uint8_t* dst) {
   using C = Chunk<dtype>;

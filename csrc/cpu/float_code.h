@@ -1,4 +1,4 @@
-// The prefix code of a plane: 64 values at a time, one bit of all their codes after the other.
+// The prefix code of a plane: 64 values at a time, one bit of all their codes after another.
 #pragma once
 #include <cstring>
 #include <utility>
@@ -12,14 +12,14 @@ namespace CC_LEVEL {
 namespace floats {
 namespace {
 
-constexpr uint32_t plane_values = chunk_nbytes / 2;  // of the smallest type
+constexpr uint32_t plane_values = chunk_nbytes / 2;  // for the smallest type
 
 inline uint64_t low_bits(uint32_t n) { return n < 64 ? (uint64_t(1) << n) - 1 : ~uint64_t(0); }
 
-// Tables that follow from the lengths of a canonical code.
+// Tables computed from the lengths of a canonical code.
 struct Code {
-  uint32_t depth = 0, shortest = 0;     // lengths of the longest and of the shortest
-  uint8_t shorter[max_depth + 1] = {};  // how many codes have at most d bits
+  uint32_t depth = 0, shortest = 0;     // lengths of the longest and the shortest code
+  uint8_t shorter[max_depth + 1] = {};  // number of codes with at most d bits
   uint16_t first[max_depth + 1] = {};   // the first code longer than d bits, in units of 2^-8
   bool complete = false;                // every sequence of bits is a sequence of codes
 
@@ -37,8 +37,8 @@ struct Code {
   }
 };
 
-// Codes by byte, as tables for lookup16: a byte's code stands at its low nibble in the table whose symbol
-// there is this byte. Exponents that occur lie close together, so one or two tables are enough.
+// Codes by byte, as tables for lookup16: a byte's code is at the index of its low nibble, in the table whose
+// symbol there is this byte. Exponents in an array are close together, so one or two tables are enough.
 struct CodeTables {
   uint32_t n = 0;
   Bytes64 symbol[max_symbols], code[max_symbols], escape;
@@ -54,7 +54,7 @@ struct CodeTables {
         }
         uint8_t nibble = header.symbol[i] & 15, t = used[nibble]++;
         if (t == n) {
-          for (int s = 0; s < 16; s++) symbols[t][s] = uint8_t(~s);  // matches no byte of this nibble
+          for (int s = 0; s < 16; s++) symbols[t][s] = uint8_t(~s);  // matches no byte with this nibble
           n++;
         }
         symbols[t][nibble] = header.symbol[i];
@@ -71,10 +71,10 @@ struct CodeTables {
   }
 };
 
-// Bits in a row, each plane's from its own byte on; positions count bits from a common start.
+// Writes runs of bits, each plane's starting at a byte of its own; positions count bits from a common start.
 struct BitWriter {
   uint8_t* begin;
-  // All other bits are zero. Touches 9 bytes.
+  // `bits` has zeros above the lowest n. Writes up to 9 bytes.
   void put(uint64_t bits, uint32_t n, uint32_t& at) const {
     uint8_t* p = begin + at / 8;
     uint32_t shift = at % 8;
@@ -87,7 +87,7 @@ struct BitWriter {
 
 struct BitReader {
   const uint8_t* begin;
-  // At least n bits.
+  // Returns at least n bits.
   uint64_t get(uint32_t n, uint32_t& at) const {
     const uint8_t* p = begin + at / 8;
     uint32_t shift = at % 8;
@@ -159,8 +159,8 @@ struct CodeReader {
     escaped = in + nbytes;
   }
 
-  // The next `groups` times 64 values, at i; false where there are more escapes than there should be. One
-  // plane after the other for all groups: one group alone is a long chain of dependent steps.
+  // Decodes the next `groups` times 64 values, at i; false if there are more escapes than allowed. Handles
+  // one plane of all groups after another, because a single group is a long chain of dependent steps.
   template <uint32_t groups>
   CC_HD bool decode(uint32_t i, uint64_t valid, uint32_t max_escapes, uint8_t* plane) {
     Bytes64 v[groups] = {};
@@ -205,7 +205,7 @@ bool decode_coded(const CodeHeader& header, const Code& code, const uint8_t* in,
   return sound;
 }
 
-// f(depth as a constant)
+// Calls f with the depth as a constant.
 template <class R, class F, size_t... d>
 R with_depth(uint32_t depth, F f, std::index_sequence<d...>) {
   R result = {};

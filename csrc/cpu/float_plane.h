@@ -1,4 +1,4 @@
-// One plane of bytes in its three forms: as it is, the bits that vary, or coded (csrc/float.h).
+// One plane of bytes in its three forms: raw, varying bits, or coded (csrc/float.h).
 #pragma once
 #include "float_code.h"
 
@@ -7,17 +7,17 @@ namespace CC_LEVEL {
 namespace floats {
 namespace {
 
-constexpr uint32_t encode_slack = 64;  // bytes that may be written behind a chunk
-constexpr uint32_t decode_slack = plane_values / 8 + 16;  // bytes that may be read behind one
+constexpr uint32_t encode_slack = 64;  // bytes that may be written after a chunk
+constexpr uint32_t decode_slack = plane_values / 8 + 16;  // bytes that may be read after a chunk
 
 inline uint32_t round_up8(uint32_t n) { return (n + 7) / 8 * 8; }
 
 struct Histogram {
   uint32_t count[256] = {}, total = 0, most = 0;
 
-  // One of `stride` groups of 64 values.
+  // Counts one in `stride` groups of 64 values.
   Histogram(const uint8_t* plane, uint32_t n, uint32_t stride) {
-    uint32_t part[4][256] = {};  // equal bytes in a row would wait for each other in one
+    uint32_t part[4][256] = {};  // in a single histogram, equal bytes in a row would wait for each other
     for (uint32_t i = 0; i < n; i += 64 * stride) {
       uint32_t m = n - i < 64 ? n - i : 64, k = 0;
       for (; k + 4 <= m; k += 4)
@@ -30,12 +30,12 @@ struct Histogram {
       most = count[s] > most ? count[s] : most;
     }
   }
-  // A byte that is commoner than chance would have it.
+  // True if a byte is more common than chance explains.
   bool skewed() const { return most > total / 32 + 2; }
 };
 
-// Whether a sample promises that coding takes less than `other` bytes. Mantissas are seldom worth it, and
-// a small sample says so.
+// True if coding a sample predicts less than `other` bytes. Mantissas are seldom worth coding, as a small
+// sample shows.
 inline bool worth_coding(const uint8_t* plane, uint32_t n, uint32_t other, CodeHeader& header) {
   if (!Histogram(plane, n, 4 * sample_stride).skewed()) return false;
   Histogram sample(plane, n, sample_stride);
@@ -55,7 +55,7 @@ inline void encode_bits(const uint8_t* plane, uint32_t n, uint32_t varying, uint
   }
 }
 
-// `plane` can be read up to 63 bytes past its n. Changes the header to what it did.
+// Reads `plane` up to 63 bytes past its n. Sets the header to the chosen form.
 inline uint8_t* encode_plane(const uint8_t* plane, uint32_t n, PlaneHeader& h, uint8_t* out, Ahead ahead) {
   uint32_t groups = (n + 63) / 64, in_bits = __builtin_popcount(h.varying) * groups * 8;
   uint32_t other = in_bits < round_up8(n) ? in_bits : round_up8(n);

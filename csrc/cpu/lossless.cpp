@@ -1,5 +1,5 @@
-// Chooses a lossless codec by trying each that suits the dtype on a few pieces of the data. A function of
-// the data alone: every level and every run chooses alike.
+// Chooses a lossless codec by trying each that suits the dtype on a few pieces of the data. The choice
+// depends only on the data: every level and every run chooses alike.
 #include <cstring>
 
 #include "../lossless.h"
@@ -12,7 +12,7 @@ namespace {
 
 struct Type {
   bool real;            // a float or complex
-  uint32_t word_nbytes;  // of `mpc`
+  uint32_t word_nbytes;  // for `mpc`
   uint32_t words;       // in one element, at least 1
 };
 
@@ -30,7 +30,7 @@ Type type_of(uint32_t dtype) {
   }
 }
 
-// Returns its bytes.
+// Returns the sample's size.
 uint32_t take_sample(const uint8_t* src, const LosslessSample& from, uint8_t* sample) {
   for (uint64_t k = 0; k < from.n; k++) memcpy(sample + k * from.piece, src + k * from.step, from.piece);
   return uint32_t(from.nbytes());
@@ -54,8 +54,9 @@ struct Trial {
   }
 };
 
-// Writes no payload, but the choice: params[0] is a LosslessChoice, params[1] the codec's parameter. params[0] of 1
-// says that src is the sample already, of an array whose rows have params[1] elements (0: it is one row).
+// Writes no payload, only the choice: params[0] is a LosslessChoice, params[1] the codec's parameter. If
+// params[0] is 1 on input, src is already the sample, from an array whose rows have params[1] elements (0:
+// one row).
 int64_t choose(Args* args, const void* src, void*) {
   Type type = type_of(args->dtype);
   uint64_t nbytes = args->nbytes(), row = args->ndim > 1 ? args->shape[args->ndim - 1] : 0;

@@ -1,5 +1,5 @@
-// MPC block by block: each stage over the whole block before the next, so that the block (4 or 8 KiB)
-// stays in the first-level cache and no stage waits for another's stores.
+// MPC block by block: each stage covers the whole block before the next one starts, so that the block (4 or 8
+// KiB) stays in the first-level cache and no stage waits for another's stores.
 #include "../mpc.h"
 
 #include <cstring>
@@ -24,7 +24,7 @@ struct Shape {
   using V = vec<W, lanes>;
 };
 
-// Bit j of the lane index and the choice between the two vectors change places.
+// Swaps bit j of the lane index with the choice between the two vectors.
 template <int n, int j, bool second>
 struct Pair {
   static constexpr int at(int i) { return second ? (i & j ? n + i : i ^ j) : (i & j ? n + (i ^ j) : i); }
@@ -34,8 +34,8 @@ struct Interleave {
   static constexpr int at(int i) { return (second ? n / 2 : 0) + i / 2 + (i & 1) * n; }
 };
 
-// The exchanges at distances j < lanes, on two neighbouring vectors. Each first brings together the
-// words that differ in bit j; in the end the two hold the even and the odd words.
+// Exchanges at distances j < lanes, on two adjacent vectors. Each step first brings together the words whose
+// indices differ in bit j; at the end the two vectors hold the even and the odd words.
 template <class W, int j, class V>
 CC_HD void exchange_lanes(V& a, V& b) {
   constexpr int n = Shape<W>::lanes;
@@ -69,8 +69,8 @@ void difference(const uint8_t* in, size_t n, size_t dim, W* out) {
     out[first + i] = load<W>(current + i * sizeof(W)) - load<W>(in + i * sizeof(W));
 }
 
-// Its inverse, in place, where dim is less than the lanes of a vector: sums over the lanes at distances
-// dim, 2 dim, 4 dim, ..., then the last dim sums of the vector before.
+// Inverse of stage 1, in place, if dim is less than a vector's lanes: adds lanes at distances dim, 2 dim, 4
+// dim, ..., then the last dim sums of the previous vector.
 template <class W>
 void integrate_lanes(W* w, uint32_t n, uint32_t dim) {
   using V = typename Shape<W>::V;
@@ -104,7 +104,7 @@ template <class W>
 void integrate(W* w, uint32_t n, uint32_t dim) {
   using V = typename Shape<W>::V;
   constexpr uint32_t lanes = Shape<W>::lanes;
-  constexpr bool shuffles = vector_nbytes > 16;  // by an index that is not a constant
+  constexpr bool shuffles = vector_nbytes > 16;  // by a variable index
   if (dim == 1) return integrate_neighbours(w, n);
   if (shuffles && dim < lanes) return integrate_lanes(w, n, dim);
   uint32_t i = dim;
@@ -138,7 +138,8 @@ uint8_t* encode_groups(const W* block, uint32_t groups, W* bitmap, uint8_t* out,
   return out;
 }
 
-// Their inverse. `last` is the word before the group, and becomes its last one, in every lane.
+// The inverse of stages 2 to 4. `last` is the word before the group in every lane, and becomes the group's
+// last word.
 template <class W>
 void decode_group(W map, const uint8_t* in, typename Shape<W>::V& last, W* words) {
   using S = Shape<W>;

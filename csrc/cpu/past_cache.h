@@ -1,5 +1,5 @@
-// Memory that is written once and not read soon: whole lines of the cache go past it, so that none of them is read
-// from memory first.
+// Memory that is written once and not read soon: whole cache lines are stored past the cache, so that none is
+// first read from memory.
 #pragma once
 #include <cstring>
 
@@ -14,7 +14,7 @@ namespace CC_LEVEL {
 
 constexpr uint64_t cache_line = 64;
 
-// A line, at a multiple of 64.
+// Stores a line at a multiple of 64.
 inline void stream_line(char* to, const char* from) {
 #if defined(__AVX512F__)
   _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
@@ -31,7 +31,7 @@ inline void stream_line(char* to, const char* from) {
 #endif
 }
 
-// Copies to any address. Before another thread is told of the bytes, `written_past_cache` has to be called.
+// Copies to any address. `written_past_cache` must be called before another thread is told of the bytes.
 inline void copy_past_cache(char* to, const char* from, uint64_t nbytes) {
   const uint64_t ahead = -reinterpret_cast<uintptr_t>(to) % cache_line,
                  head = ahead < nbytes ? ahead : nbytes;
@@ -44,22 +44,22 @@ inline void copy_past_cache(char* to, const char* from, uint64_t nbytes) {
   memcpy(to + i, from + i, nbytes - i);
 }
 
-// Pieces of memory that are made one after the other, and copied while the next one is made: by then they are in
-// the cache, and no load waits for a store.
+// Pieces of memory that are made one after another. Each piece is copied while the next one is made: by then
+// it is in the cache, and no load waits for a store.
 template <uint64_t piece>
 class PastCache {
  public:
   explicit PastCache(char* to) : to_(to), next_(-reinterpret_cast<uintptr_t>(to) % cache_line) {}
 
-  // Where the next piece is to be made.
+  // Memory for the next piece.
   char* room() { return pieces_ + made_ % (2 * piece); }
-  // So much of it is there.
+  // The first `nbytes` of the current piece are made.
   void until(uint64_t nbytes) { copy(made_ + nbytes < piece ? 0 : made_ + nbytes - piece); }
-  // The piece is whole, or the last one.
+  // The current piece is complete, or is the last one.
   void made(uint64_t nbytes) {
     if (room() == pieces_) {
       if (made_ == 0) memcpy(to_, pieces_, next_ < nbytes ? next_ : nbytes);
-      memcpy(pieces_ + 2 * piece, pieces_, cache_line);  // a line may go round the end
+      memcpy(pieces_ + 2 * piece, pieces_, cache_line);  // a line may cross the end
     }
     made_ += nbytes;
   }

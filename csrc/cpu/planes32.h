@@ -5,8 +5,9 @@
 namespace compcoll {
 namespace CC_LEVEL {
 
-// put_planes writes the g-th so many planes of the block to dst, a word each, and get_planes reads as many as
-// the width says and adds them to a block of zeros there. Byte i of the transposed 64-bit lane j is byte j of
+// put_planes writes the g-th group of `planes` planes of the block to dst, one word each. get_planes reads as
+// many planes as the width says, and adds them to a block of zeros. Byte i of the transposed 64-bit lane j is
+// byte j of word i, or the byte of value 8j + i.
 // word i, or the byte of value 8j + i.
 #if defined(__AVX512BW__)
 constexpr int planes = 16;
@@ -15,13 +16,13 @@ constexpr int planes = 8;
 #endif
 
 #if defined(__AVX512BW__)
-// The bytes of four words, transposed in each quarter; and the same of 64-bit lanes in each half.
+// Transposes the bytes of four words in each quarter; likewise 64-bit lanes in each half.
 inline __m512i transpose_4x4(__m512i v) {
   const __m128i order = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(order));
 }
 
-// Bytes 2g of all words lie in the lower half, bytes 2g + 1 in the upper one.
+// Bytes 2g of all words are in the lower half, bytes 2g + 1 in the upper one.
 inline void put_planes(const Block& z, int g, uint8_t* dst) {
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
   const __m512i halves = _mm512_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);

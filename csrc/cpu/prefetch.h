@@ -1,15 +1,15 @@
-// Memory that is wanted next, fetched while the processor is busy with what is in its registers. Codecs
-// work in phases of some kilobytes, and a phase that moves data would else wait for all of it.
+// Prefetching memory while the processor computes in registers. Codecs work in phases of some kilobytes, and
+// a phase that moves data would otherwise wait for all of it.
 #pragma once
 #include "../config.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
 
-// A prefetch never faults, so the addresses may lie anywhere.
+// A prefetch never faults, so the addresses may be invalid.
 struct Ahead {
   uintptr_t read, write;
-  uint32_t nbytes;  // of each, in one step
+  uint32_t nbytes;  // per step, of each address
 
   CC_HD void fetch(uint32_t step) const {
     for (uint32_t k = step * nbytes, end = k + nbytes; k < end; k += 64) {
@@ -19,8 +19,8 @@ struct Ahead {
   }
 };
 
-// Prefetches `nbytes`, 2 KiB ahead of a loop: the processor does not look that far ahead by itself where
-// much is computed between one access and the next, nor across pages.
+// Prefetches `nbytes`, 2 KiB ahead of a loop. The hardware does not prefetch that far if much is computed
+// between accesses, nor across pages.
 template <bool Write>
 inline void fetch_ahead(const void* at, uint32_t nbytes) {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(at) + 2048;
@@ -29,8 +29,8 @@ inline void fetch_ahead(const void* at, uint32_t nbytes) {
 }
 
 #if defined(__AVX512BW__)
-// A few pieces of memory of the same shape, slabs of 4 rows, that will be written soon: some kilobytes, which
-// would be waited for if they were fetched only then.
+// A few pieces of memory of the same shape, slabs of 4 rows, that will be written soon. They have some
+// kilobytes, for which the writes would otherwise wait.
 class ExpectedRows {
  public:
   ExpectedRows(int rows, uint64_t row_nbytes, uint64_t slab_nbytes)
@@ -39,7 +39,8 @@ class ExpectedRows {
   bool full() const { return n_ == most; }
   void add(uintptr_t begin, uint32_t nbytes) { pieces_[n_++] = {begin, nbytes}; }
 
-  // Fetches row r, if there is one. In assembly: the compiler drops calls of functions that only prefetch.
+  // Prefetches row r, if there is one. In assembly, because the compiler drops calls of functions that only
+  // prefetch.
   void operator()(int r) const {
     if (r >= rows_) return;
     const uint64_t row = r % 4 * row_nbytes_ + r / 4 * slab_nbytes_;

@@ -1,4 +1,4 @@
-// The bytes as they are.
+// The raw codec: bytes unchanged.
 #include <cstring>
 
 #include "../accumulate.h"

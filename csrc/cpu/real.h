@@ -1,10 +1,10 @@
-// The float types as vectors: every codec that quantises reads elements as doubles, so that it computes
-// the same on each machine, subnormals included, and rounds once when it writes them.
+// Float types as vectors: every codec that quantises reads elements as doubles, so that results are the same
+// on each machine, subnormals included, and rounds once when it writes them.
 #pragma once
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
-#if !defined(__clang__)  // g++ 12 warns of its own header
+#if !defined(__clang__)  // g++ 12 warns about its own header
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -21,7 +21,7 @@ using Floats = vec<float, reals>;
 
 using Integers = vec<int32_t, reals>;
 
-// Conversions between registers of different widths, which g++ would otherwise do in halves.
+// Conversions between registers of different widths, which g++ would otherwise split into halves.
 #if defined(__AVX512F__)
 inline Doubles to_doubles(Floats v) { return (Doubles)_mm512_cvtps_pd((__m256)v); }
 inline Doubles to_doubles(Integers v) { return (Doubles)_mm512_cvtepi32_pd((__m256i)v); }
@@ -36,7 +36,7 @@ inline Integers to_integers(Doubles v) { return (Integers)_mm256_cvtpd_epi32((__
 inline Doubles to_doubles(Floats v) { return __builtin_convertvector(v, Doubles); }
 inline Doubles to_doubles(Integers v) { return __builtin_convertvector(v, Doubles); }
 inline Floats to_floats(Doubles v) { return __builtin_convertvector(v, Floats); }
-inline Integers to_integers(Doubles v) {  // to nearest even, of magnitudes below 2^31
+inline Integers to_integers(Doubles v) {  // to nearest even, for magnitudes below 2^31
   return __builtin_convertvector((vec<uint64_t, reals>)(v + 0x1.8p52), Integers);
 }
 #endif
@@ -65,16 +65,15 @@ inline Floats half(Pair v, int i) { return Floats{v[2 * i], v[2 * i + 1]}; }
 struct Float16 { uint16_t bits; };
 struct Bfloat16 { uint16_t bits; };
 
-// Per type T: `value`, the vector that sums and comparisons are made in; `real`, its element; `unit`, the
-// largest relative error of rounding to T, `tiny`, the largest absolute one below the normal range, and `most`,
-// the largest finite value.
-// Stored values have been rounded before.
+// Per type T: `value`, the vector for sums and comparisons; `real`, its element; `unit`, the largest relative
+// error of rounding to T; `tiny`, the largest absolute one below the normal range; and `most`, the largest
+// finite value. Stored values have been rounded before.
 template <class T> struct Real;
 
 template <> struct Real<double> {
   using real = double;
   using value = Doubles;
-  static constexpr double unit = 0x1p-53, tiny = 0x1p-1074;  // half of it is no double
+  static constexpr double unit = 0x1p-53, tiny = 0x1p-1074;  // half of it is not representable
   static constexpr double most = 0x1.fffffffffffffp+1023;
   static value load(const void* p) { return compcoll::CC_LEVEL::load<value>(p); }
   static Doubles widen(value v) { return v; }
@@ -92,8 +91,8 @@ template <> struct Real<float> {
   static void store(void* p, value v) { compcoll::CC_LEVEL::store(p, v); }
 };
 
-// 16-bit floats live in registers as floats; rounding goes through float, so it is not always the nearest.
-// Functions named pair take two vectors at once.
+// 16-bit floats are floats in registers; rounding goes through float, so it is not always to the nearest.
+// Functions named pair handle two vectors at once.
 template <class T> struct Narrow {
   using real = float;
   using value = Floats;
@@ -187,7 +186,7 @@ template <> struct Real<Float16> : Narrow<Float16> {
 #endif
 };
 
-// Writes, or adds to the accumulator, the i-th vector of values of a row.
+// Writes the i-th vector of values of a row, or adds it to the accumulator.
 template <class T, bool adding>
 inline void deliver(char* row, int i, typename Real<T>::value v) {
   using V = typename Real<T>::value;
@@ -195,7 +194,7 @@ inline void deliver(char* row, int i, typename Real<T>::value v) {
   else Real<T>::store(row + i * reals * sizeof(T), v);
 }
 
-// Calls f.template run<T>(n) with the type of the real numbers behind a dtype, and how many there are.
+// Calls f.template run<T>(n) with the type of a dtype's real numbers, and their number.
 template <class F>
 inline int64_t with_real(const Args* args, const F& f) {
   switch (args->dtype) {
@@ -209,7 +208,7 @@ inline int64_t with_real(const Args* args, const F& f) {
   }
 }
 
-// Whether decode_add is asked for the accumulator that the values' type has.
+// True if acc_dtype is the accumulator type of the values.
 inline bool accumulates(const Args* args) {
   bool narrow = args->dtype == FLOAT16 || args->dtype == BFLOAT16;
   return args->acc_dtype == (narrow ? uint32_t(FLOAT32) : args->dtype);

@@ -1,5 +1,5 @@
-// Permutations of the lanes of vectors, spelled once for every vector width: where a permutation is known
-// at compile time, the compiler finds the instructions.
+// Permutations of vector lanes, written once for every vector width: if a permutation is known at compile
+// time, the compiler finds the instructions.
 #pragma once
 #include <utility>
 
@@ -8,7 +8,7 @@
 namespace compcoll {
 namespace CC_LEVEL {
 
-// Result[i] = concat(a, b)[Index::at(i)].
+// result[i] = concat(a, b)[Index::at(i)].
 template <class Index, class V, size_t... i>
 CC_HD V permute_as(V a, V b, std::index_sequence<i...>) {
   return __builtin_shufflevector(a, b, Index::at(i)...);
@@ -37,7 +37,7 @@ CC_HD V broadcast_last(V v) {
   return permute<Broadcast<lanes<V>::n - 1>>(v, v);
 }
 
-// Result[i] = v[index[i]], by an index that only the run knows.
+// result[i] = v[index[i]], with an index known only at run time.
 template <class V>
 CC_HD V permute_by(V v, V index) {
 #if defined(__clang__)

@@ -1,5 +1,5 @@
-// Destination of a decoder's values, a piece at a time: into the array, or added to it while the piece is still
-// in the first-level cache.
+// Destination of a decoder's values, a piece at a time: stored in the array, or added to it while the piece
+// is still in the first-level cache.
 #pragma once
 #include "../accumulate.h"
 
@@ -12,7 +12,7 @@ struct StoreSink {
   void done(uint64_t, uint64_t) {}
 };
 
-// For pieces of up to `largest` bytes that begin and end between elements.
+// For pieces of at most `largest` bytes that begin and end at element boundaries.
 template <uint32_t largest>
 struct AddSink {
   const Args* args;

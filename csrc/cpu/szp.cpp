@@ -1,4 +1,4 @@
-// szp on the CPU: a block at a time, its 32 integers in vector registers between quantising and packing.
+// szp on the CPU, a block at a time: its 32 integers stay in vector registers between quantising and packing.
 #include "prefetch.h"
 #include "szp_values.h"
 #include "table.h"
@@ -7,7 +7,7 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace {
 
-// A last block, filled up with its last value.
+// The last block, padded with its last value.
 template <class T>
 const char* fill_up(char* whole, const char* x, int n) {
   memcpy(whole, x, n * sizeof(T));
@@ -31,8 +31,8 @@ struct Encode {
     bool fits;
     Writer out = Writer::begin(args, dst, n, fits);
     if (!fits) return TOO_LARGE;
-    // First the integers of some blocks, then their codes: what is not foreseen of a block does not keep the
-    // arithmetic of the next ones waiting.
+    // First the integers of some blocks, then their codes: a mispredicted branch for one block does not delay
+    // the arithmetic of the next ones.
     constexpr int batch = sizeof(T) == 2 ? 4 : 8;
     Block q[batch];
     bool within[batch];
@@ -156,7 +156,7 @@ struct Add {
     return out.at - static_cast<uint8_t*>(dst);
   }
 
-  // False where a sum leaves 32 bits; `most` are the largest |q| that a lane has seen, or 1 less.
+  // False if a sum needs more than 32 bits; `most`: the largest |q| per lane so far, or 1 less.
   static bool sum_integers(const Reader& ina, int wa, const uint8_t* pa, const Reader& inb, int wb,
                            const uint8_t* pb, Block& q, SignedWords& most) {
     Block qa, qb;
@@ -180,9 +180,10 @@ struct Add {
       Value<T> v = va[i] + vb[i];
       for (int k = 0; k < reals; k++) {
         const double size = __builtin_fabs(v[k]);
-        // A sum that overflows is off by any amount; one of values that are not finite is as it should be.
+        // The error of a sum that overflows is unbounded; sums of non-finite values are exact.
         if (size > largest && __builtin_isfinite(va[i][k]) && __builtin_isfinite(vb[i][k])) largest = size;
-        if (size != size) v[k] = Scalar<T>(__builtin_nan(""));  // which NaN a sum keeps differs by machine
+        if (size != size) v[k] = Scalar<T>(__builtin_nan(""));  // which NaN a sum keeps depends on the
+        // machine
       }
       Real<T>::store(whole + i * reals * sizeof(T), Real<T>::round(Real<T>::widen(v)));
     }

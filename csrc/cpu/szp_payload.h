@@ -1,4 +1,4 @@
-// The payload of szp (csrc/szp.h) as blocks of 32 integers: written and read, never out of bounds.
+// The payload of szp (csrc/szp.h) as blocks of 32 integers, written and read without leaving its bounds.
 #pragma once
 #include <cstring>
 
@@ -11,7 +11,7 @@ namespace {
 constexpr int n32 = 32 / lanes32;  // vectors of a block
 using SignedWords = vec<int32_t, lanes32>;
 
-// A block ready to be written: its codes, its width, and the code that stands apart.
+// A block ready to be written: its codes, its width, and the separate first code.
 struct Coded {
   Block z;
   uint32_t first = 0;
@@ -37,16 +37,16 @@ struct Coded {
   }
 };
 
-// Most blocks are whole, and their size is known then.
+// Most blocks are whole, so their size is a constant.
 template <class T>
 void copy_raw(void* dst, const void* src, int nbytes) {
   if (nbytes == 32 * sizeof(T)) memcpy(dst, src, 32 * sizeof(T));
   else memcpy(dst, src, nbytes);
 }
 
-constexpr int room = 4 + 128;  // what the planes of any width, and a first code, fit into
+constexpr int room = 4 + 128;  // bytes for the planes of any width, and a first code
 
-// The payload while it is written: never a byte at or behind `end`.
+// The payload while it is written; never writes at or after `end`.
 struct Writer {
   uint8_t* widths;
   uint8_t* at;
@@ -61,7 +61,7 @@ struct Writer {
     return {d, d + (fits ? head : 0), d + limit};
   }
 
-  // False where the block does not fit.
+  // False if the block does not fit.
   template <class T>
   bool put(const Coded& block, const void* raw, int raw_nbytes) {
     int nbytes = szp_nbytes(block.width, raw_nbytes);
@@ -78,7 +78,7 @@ struct Writer {
     return true;
   }
 
-  // Planes go out many at a time; what lies behind the last one is written over by the next block.
+  // Writes many planes at a time; the next block overwrites the excess.
   static void put_all(const Coded& block, uint8_t* at) {
     const int width = block.width % szp_apart;
     store(at, block.first);
@@ -87,7 +87,7 @@ struct Writer {
   }
 };
 
-// The payload while it is read: never a byte at or behind `end`.
+// The payload while it is read; never reads at or after `end`.
 struct Reader {
   const uint8_t* widths;
   const uint8_t* at;
@@ -100,7 +100,7 @@ struct Reader {
     return {p, p + (sound ? head : 0), p + nbytes};
   }
 
-  // The width of the next block, or -1; `block` is where its bytes lie.
+  // The width of the next block, or -1; `block` is set to its address.
   int next(int raw_nbytes, const uint8_t*& block) {
     int width = *widths++, nbytes = szp_nbytes(width, raw_nbytes);
     if (nbytes < 0 || nbytes > end - at) return -1;

@@ -1,4 +1,4 @@
-// szp between values and integers: steps, quantising with its check, and back.
+// szp between values and integers: steps, quantising and checking, and the inverse.
 #pragma once
 #include "szp_payload.h"
 
@@ -19,7 +19,7 @@ template <> struct Bits<double> {
 
 bool valid_step(double s) { return s >= szp_bound_min && s <= 2 * szp_bound_max; }
 
-// Bits of the largest number of the type that is not above d >= 0: comparing with it is comparing with d.
+// Bits of the largest number of the type that is at most d >= 0. Comparing with it is comparing with d.
 template <class T>
 typename Bits<T>::type floor_bits(double d) {
   Scalar<T> r = Scalar<T>(d);
@@ -41,8 +41,8 @@ Value<T> value_of(HalfWords q, double step) {
   return Real<T>::round(to_doubles((Integers)q) * step);
 }
 
-// Up to which |x| no check is needed, since rounding cannot carry x' past the bound (szp.h), in bits. Steps
-// next to the subnormal numbers, and numbers next to the overflow, are left to the check.
+// The largest |x|, as bits, that needs no check because rounding cannot carry x' past the bound (szp.h).
+// Steps near the subnormal numbers, and numbers near the overflow, are always checked.
 template <class T>
 typename Bits<T>::type sure_bits(double step, double tolerance) {
   constexpr bool narrow = sizeof(Scalar<T>) == 4;
@@ -52,8 +52,9 @@ typename Bits<T>::type sure_bits(double step, double tolerance) {
   return floor_bits<T>(sure < most ? sure : most);
 }
 
-// For 16-bit types: whether the error of each value is at most the limit. `reach` is a magnitude, in bits, up to
-// which |q| < 2^31 for certain; where values are above it, `reached` becomes false and the rest is void.
+// For 16-bit types: true if the error of each value is at most the limit. `reach` is a magnitude, as bits, up
+// to which |q| < 2^31 surely; if a value exceeds it, `reached` becomes false and the other results are
+// invalid.
 template <class T>
 bool quantise_pairs(const char* src, double inverse, double step, int32_t limit, int32_t reach, Block& q,
                     bool& reached) {
@@ -75,7 +76,7 @@ bool quantise_pairs(const char* src, double inverse, double step, int32_t limit,
   return !any_above(error, SignedWords{} + limit);
 }
 
-// False where something is above the limit: the values' error if they are checked, else they themselves.
+// False if anything exceeds the limit: the values' errors if `checked`, else the values themselves.
 template <class T, bool checked>
 bool quantise(const char* src, double inverse, double step, typename Bits<T>::type limit, Block& q) {
   typename Bits<T>::type most = {};
@@ -95,7 +96,7 @@ bool quantise(const char* src, double inverse, double step, typename Bits<T>::ty
   return !any_above(most, limit);
 }
 
-// Writes, or adds, the values of a block.
+// Writes the values of a block, or adds them.
 template <class T, bool adding>
 void put_values(const Block& q, double step, char* d) {
   for (int i = 0; i < n32; i++) {
@@ -116,7 +117,7 @@ void values(const Block& q, double step, Value<T>* v) {
   for (int i = 0; i < 2 * n32; i++) v[i] = value_of<T>(half(q.v[i / 2], i % 2), step);
 }
 
-// The values of a block, whichever way it is stored.
+// The values of a block in any form.
 template <class T>
 void values(const Reader& in, int width, const uint8_t* block, int raw_nbytes, double step, Value<T>* v) {
   Block q;
@@ -134,7 +135,7 @@ int raw_nbytes(uint64_t n, uint64_t i) {
   return int((n - i < 32 ? n - i : 32) * sizeof(T));
 }
 
-// max - min of the finite values, halved because it may overflow; and one of the values.
+// max - min of the finite values, halved because it may overflow; `some` is set to one of the values.
 template <class T>
 double half_range(const char* src, uint64_t n, double& some) {
   using B = typename Bits<T>::type;
@@ -167,7 +168,7 @@ double half_range(const char* src, uint64_t n, double& some) {
   return most * 0.5 - least * 0.5;
 }
 
-// The same of 16-bit types, as integers in the order of the numbers.
+// Like half_range, for 16-bit types, as integers in the order of the numbers.
 template <class T>
 double half_range16(const char* src, uint64_t n, double& some) {
   constexpr int lanes16 = vector_nbytes / 2;
@@ -193,7 +194,7 @@ double half_range16(const char* src, uint64_t n, double& some) {
     if (lo[k] < least) least = lo[k];
     if (hi[k] > most) most = hi[k];
   }
-  if (least > most) return some = -__builtin_inf();  // nothing is finite
+  if (least > most) return some = -__builtin_inf();  // no finite values
   auto number = [](int16_t s) {
     alignas(64) int16_t x[reals] = {int16_t(s ^ ((s >> 15) & 0x7fff))};
     return double(Real<T>::load(x)[0]);
@@ -202,8 +203,8 @@ double half_range16(const char* src, uint64_t n, double& some) {
   return some * 0.5 - number(least) * 0.5;
 }
 
-// Puts the step into the header and returns the tolerance, or NaN where no step can serve. The tolerance
-// is 0 for equal values: then the step is chosen so that they come back as they were.
+// Stores the step in the header and returns the tolerance, or NaN if no step will do. The tolerance is 0 for
+// equal values: then the step is chosen so that they are decoded exactly.
 template <class T>
 double resolve_bound(Args* args, const char* src, uint64_t n) {
   double bound = bit_cast<double>(args->params[0]), step = szp_steps * bound;
@@ -211,7 +212,7 @@ double resolve_bound(Args* args, const char* src, uint64_t n) {
     double some, range;
     if constexpr (sizeof(T) == 2) range = half_range16<T>(src, n, some);
     else range = half_range<T>(src, n, some);
-    // Roundings upwards are taken back: the bound is never more than was asked for.
+    // Compensates for rounding upwards: the bound is never larger than requested.
     bound = bit_cast<double>(args->params[1]) * (range > 0 ? range : 0) * 2 * (1 - 0x1p-51);
     if (bound > szp_bound_max) bound = szp_bound_max;
     step = szp_steps * bound;

@@ -1,5 +1,5 @@
-// The list of CPU codecs. To add one: csrc/cpu/foo.cpp defines `const Codec foo_codec` in the level's
-// namespace, and its name stands here.
+// The list of CPU codecs. To add one, define `const Codec foo_codec` in the level's namespace in
+// csrc/cpu/foo.cpp, and add its name here.
 #pragma once
 #include "../abi.h"
 
@@ -19,10 +19,10 @@ struct Level {
   bool (*accumulate)(uint32_t dtype, uint32_t acc_dtype, const void* src, void* dst, uint64_t n);
   // From 16-bit floats to float32 and back, to nearest even; false for other types.
   bool (*convert)(uint32_t dtype, uint32_t into_dtype, const void* src, void* dst, uint64_t n);
-  // The largest magnitude of n values; not finite where any is not, and 0 for integers.
+  // The largest magnitude of n values; not finite if any value is not, and 0 for integers.
   double (*largest)(uint32_t dtype, const void* values, uint64_t n);
 };
 
-// Best level that this processor has and that was built first; null-terminated.
+// The built levels that this processor supports, best first; null-terminated.
 const Level* const* levels();
 }  // namespace compcoll

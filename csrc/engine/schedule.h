@@ -17,7 +17,7 @@ constexpr int32_t NONE = -1;
 struct Op {
   int32_t kind, block, into, frame, other, sum, peer, tag;
   int32_t n_deps;  // operations that must complete first
-  int32_t first;  // index in Schedule::successors of its first one; the last is before the next operation's
+  int32_t first;  // offset of its successors in Schedule::successors; they end at the next one's offset
   int32_t idle;  // 1 if it can wait until there is nothing else to do
   int32_t inside;  // 1 if its frame is coded for ranks of the same node, or its message stays in the node
 };

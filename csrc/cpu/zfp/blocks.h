@@ -1,5 +1,5 @@
-// ZFP in 2 and 3 dimensions: N blocks side by side through the transform and the transposition to bit
-// planes, then through the plane coder: in lanes where that is faster, else one by one.
+// ZFP in 2 and 3 dimensions: N blocks in parallel through the transform and the transposition to bit planes,
+// then through the plane coder, in lanes if that is faster, else one by one.
 #pragma once
 #include "../../zfp_squares.h"
 #include "cube_planes.h"
@@ -17,7 +17,7 @@ template <class W, int D>
 struct Block {
   static constexpr int size = 1 << 2 * D, bits = 8 * sizeof(W), N = vector_nbytes / sizeof(W);
 
-  // Plane k of one lane, out of what to_planes left.
+  // Plane k of one lane, after to_planes.
   static uint64_t plane(const W* a, int lane, int k) {
     if (size > bits) return a[k * N + lane] | uint64_t(a[(bits + k) % size * N + lane]) << (bits & 63);
     uint64_t v = a[k % size * N + lane] >> (k / size * size % bits);
@@ -34,7 +34,7 @@ struct Block {
   }
 };
 
-// The plane coder, block after block.
+// Codes planes block after block.
 template <class L, int D>
 struct BlockCoder {
   using W = typename lanes<L>::word;
@@ -59,7 +59,8 @@ struct BlockCoder {
     return lowest;
   }
 
-  // Plane after plane of all blocks: each one's next plane waits for the one before, the others do not.
+  // Decodes one plane of all blocks after another: a block's next plane depends on its last one, but not on
+  // other blocks.
   template <class Beside>
   void decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L out[][B::size], L* es, L* moved,
               Beside) const {
@@ -93,7 +94,7 @@ struct BlockCoder {
   }
 };
 
-// The plane coder for 2 dimensions, in lanes.
+// Codes planes of 2-D blocks in lanes.
 template <class L>
 struct SquareCoder {
   using W = typename lanes<L>::word;
@@ -124,7 +125,7 @@ struct SquareCoder {
   }
 };
 
-// In lanes only where bytes can be shuffled.
+// In lanes only if bytes can be shuffled.
 #if defined(__AVX2__)
 template <class L, int D>
 using Coder = std::conditional_t<D == 2, SquareCoder<L>, BlockCoder<L, D>>;
@@ -170,7 +171,7 @@ int64_t encode_blocks(const Source<W, D>& source, int maxbits, uint8_t* dst, dou
   return source.judge(extent, bound);
 }
 
-// From planes to values in memory. zeros: by how many planes each block was moved up.
+// Planes to values in memory. zeros: number of planes by which each block was shifted up.
 template <int D, class W, class L>
 inline void finish_blocks(const Target<W, D>& target, const Cursor& at, int count, L* x, L e, L zeros) {
   const bool whole = target.whole(at, count);

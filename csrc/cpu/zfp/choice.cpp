@@ -1,4 +1,4 @@
-// ZFP on the CPU: the choice of the codec for a number of dimensions.
+// ZFP on the CPU: choosing the codec for a number of dimensions.
 #include "../table.h"
 
 namespace compcoll {
@@ -7,7 +7,7 @@ namespace zfp {
 
 extern const Codec codec_1d, codec_2d, codec_3d;
 
-// Calls run(codec); UNSUPPORTED where there is none.
+// Calls run(codec); UNSUPPORTED if there is none.
 template <class Run>
 int64_t with_codec(const Args& args, Run run) {
   switch (args.ndim) {

@@ -1,5 +1,5 @@
-// The ZFP codec of arrays of one number of dimensions, around what encodes and decodes them. Each has a file
-// of its own: they compile side by side.
+// The ZFP codec for arrays of one number of dimensions, around the code that encodes and decodes them. Each
+// number has its own file, so that they compile in parallel.
 #pragma once
 #include "../table.h"
 #include "source.h"
@@ -9,7 +9,7 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// Calls run(element) with a type in place of its number; UNSUPPORTED where there is none.
+// Calls run(element) with the type for a dtype; UNSUPPORTED if there is none.
 template <class Run>
 int64_t with_element(const Args& args, Run run) {
   switch (args.dtype) {
@@ -23,8 +23,9 @@ int64_t with_element(const Args& args, Run run) {
   }
 }
 
-// `Arrays` has `ndim`; encode<Keep>(source, values, maxbits, dst, bound), where it `keeps` what decoding gives in
-// `values`; and decode(target, maxbits, payload, nbytes). Both are templates over the word.
+// `Arrays` has `ndim`; encode<Keep>(source, values, maxbits, dst, bound), which with `Keep` writes the
+// decoded values to `values`, if `Arrays::keeps`; and decode(target, maxbits, payload, nbytes). Both are
+// templates over the word.
 template <class Arrays>
 struct CodecOf {
   template <class W>

@@ -7,7 +7,7 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// The next plane of 8 blocks. n: as in ../../zfp_planes.h. complete: counts planes that are stored in full.
+// Writes the next plane of 8 blocks. n: as in ../../zfp_planes.h. complete: counts fully stored planes.
 inline void put_cube_plane(LaneWriter& out, __m512i x, __m512i& n, __m512i& complete) {
   const __m512i one = _mm512_set1_epi64(1), all = _mm512_set1_epi64(64);
   __mmask8 tested = _mm512_cmplt_epi64_mask(n, all);
@@ -21,7 +21,7 @@ inline void put_cube_plane(LaneWriter& out, __m512i x, __m512i& n, __m512i& comp
     count = _mm512_mask_sub_epi64(count, last, _mm512_set1_epi64(63), n);
     __m512i next = _mm512_add_epi64(n, count), shift = _mm512_add_epi64(n, one);
     LaneBits128 code = expand64(rest);
-    // Of an expanded 64 the bits that are more: one for each 1.
+    // The bits by which 64 bits grow in expansion: one for each 1.
     __m512i clear = _mm512_sub_epi64(_mm512_add_epi64(next, code.length), all);
     bits.length = _mm512_mask_add_epi64(clear, tested, clear, one);
     bits.low = _mm512_ternarylogic_epi64(_mm512_sllv_epi64(one, n), behind, x, 0xf2);  // a | (c & ~b)

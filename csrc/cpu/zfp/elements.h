@@ -1,5 +1,5 @@
-// The element types of the ZFP codec: how memory becomes a lane of float32 or float64 bits, and back.
-// 16-bit floats widen exactly and come back rounded to nearest even, saturated: never an infinity.
+// The element types of the ZFP codec: conversion of memory to lanes of float32 or float64 bits, and back.
+// 16-bit floats are widened exactly, and rounded back to nearest even with saturation: never to infinity.
 #pragma once
 #include "../../abi.h"
 #include "../../zfp.h"
@@ -23,9 +23,9 @@ using Float32 = Whole<uint32_t>;
 using Float64 = Whole<uint64_t>;
 
 #if defined(__AVX512BW__)
-// Values whose magnitude is above `largest` become that, with their sign.
+// Limits magnitudes to `largest`, keeping signs.
 inline __m512 saturate(__m512 v, float largest) {
-  return _mm512_range_ps(v, _mm512_set1_ps(largest), 2);  // the smaller magnitude, the first one's sign
+  return _mm512_range_ps(v, _mm512_set1_ps(largest), 2);  // the smaller magnitude, with the first one's sign
 }
 #endif
 
@@ -54,7 +54,7 @@ struct Float16 {
     L largest = L{} + 0x477fe000u;
     magnitude = magnitude > largest ? largest : magnitude;
     L normal = ((magnitude + 0xfff + ((magnitude >> 13) & 1)) >> 13) - (112u << 10);
-    // At 1/2 the unit in the last place is the smallest float16, so this addition rounds as it should.
+    // At 1/2 the unit in the last place is the smallest float16, so this addition rounds correctly.
     L subnormal = bits_as<L>(bits_as<Real>(magnitude) + 0.5f) - 0x3f000000u;
     return convert<vec<uint16_t, lanes<L>::n>>(sign | (magnitude < 0x38800000u ? subnormal : normal));
 #endif
@@ -73,14 +73,14 @@ struct BFloat16 {
   using Stored = uint16_t;
 
 #if defined(__AVX512BW__)
-  // In the upper halves of words.
+  // Rounded values in the upper halves of words.
   template <class L>
   static L rounded(L v) {
     v = L(saturate(__m512(v), 0x1.fep127f));
     return v + 0x7fff + ((v >> 16) & 1);
   }
 
-  // Two values to the halves of a word.
+  // Two values in the halves of a word.
   template <class L>
   static L narrow_pairs(L low, L high) {
     return (rounded(low) >> 16) | (rounded(high) & 0xffff0000);

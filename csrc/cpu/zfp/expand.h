@@ -1,9 +1,9 @@
-// Parts of ZFP's plane encoder with AVX-512: bits in which each 1 becomes two, and strings of bits that
-// grow in the lanes of a vector.
+// Parts of ZFP's plane encoder with AVX-512: bits in which each 1 is doubled, and bit strings that grow in
+// the lanes of a vector.
 //
 // A plane is coded as its first n bits, a test, and then each further bit up to the highest 1, where a 1 is
-// followed by the next test. All tests but the last are 1: so each 1 becomes two, and the last test is
-// cleared. Where the last coefficient has a 1, all bits before it are coded and that 1 is not stored.
+// followed by the next test. All tests but the last are 1, so each 1 is doubled and the last test is cleared.
+// If the last coefficient has a 1, all bits before it are coded, and that 1 is not stored.
 #pragma once
 #include "../../zfp_squares.h"
 #include "stream.h"
@@ -15,7 +15,7 @@ namespace CC_LEVEL {
 namespace zfp {
 
 struct ExpandTables {
-  uint8_t code[16], length[16];  // of a nibble in which each 1 becomes two
+  uint8_t code[16], length[16];  // code of a nibble with each 1 doubled
 };
 
 constexpr ExpandTables make_expand_tables() {
@@ -27,17 +27,17 @@ constexpr ExpandTables make_expand_tables() {
 
 alignas(64) inline constexpr ExpandTables expand_tables = make_expand_tables();
 
-// Of ternary logic.
+// For ternary logic.
 constexpr int join = 0xf8, either_but = 0x56;  // a | (b & c), (a | b) ^ c
 
 // Up to 128 bits for each of 8 lanes.
 struct LaneBits128 { __m512i low, high, length; };
 
-// Codes of up to 32 bits of the 16-bit elements of a vector, those of even and of odd ones, and the lengths
-// of all of them.
+// Codes of up to 32 bits for the 16-bit elements of a vector, separately for even and odd elements, and the
+// lengths of all.
 struct Expanded16 { __m512i even, odd, length; };
 
-// Neighbouring codes are joined: nibbles to bytes, bytes to elements.
+// Joins adjacent codes: nibbles to bytes, bytes to elements.
 inline Expanded16 expand16(__m512i v) {
   const __m512i nibble = _mm512_set1_epi8(15), byte = _mm512_set1_epi16(255);
   const __m512i pair = _mm512_set1_epi32(0xffff);
@@ -63,7 +63,7 @@ inline Expanded16 expand16(__m512i v) {
   return {a, b, _mm512_add_epi16(shift, _mm512_srli_epi16(length, 8))};
 }
 
-// The four strings of each lane, those of 32-bit elements in turn, as one.
+// Joins the four strings of each lane, from even and odd 32-bit elements in turn.
 inline LaneBits128 join4(__m512i even, __m512i odd, __m512i even_length, __m512i odd_length) {
   const __m512i half = _mm512_set1_epi64(0xffffffff);
   __m512i low = _mm512_sllv_epi64(_mm512_and_si512(odd, half), _mm512_and_si512(even_length, half));
@@ -82,7 +82,7 @@ inline LaneBits128 expand64(__m512i v) {
                _mm512_srli_epi32(e.length, 16));
 }
 
-// Bit strings of 8 lanes that grow side by side from the first word of each on.
+// Bit strings of 8 lanes, each growing from its lane's first word.
 class LaneWriter {
  public:
   __m512i pos, end;
@@ -94,7 +94,7 @@ class LaneWriter {
 
   bool more() const { return _mm512_cmplt_epi64_mask(pos, end); }
 
-  // Appends; a lane stops at its end. high: whether a length may be above 64.
+  // Appends bits; a lane stops at its end. high: true if a length may exceed 64.
   void put(const LaneBits128& bits, bool high) {
     __m512i fill = _mm512_and_si512(pos, _mm512_set1_epi64(63));
     __m512i rest = _mm512_sub_epi64(_mm512_set1_epi64(64), fill);
@@ -116,7 +116,7 @@ class LaneWriter {
     pos = next;
   }
 
-  // The last words, and zeros up to n words.
+  // Writes the last words, and zeros up to n words.
   void finish(int n) {
     alignas(64) uint64_t last[8], at[8];
     _mm512_store_si512(last, pending_);
@@ -129,12 +129,12 @@ class LaneWriter {
   }
 
  private:
-  __m512i pending_, first_;  // bits since the last whole word; where the lanes begin
+  __m512i pending_, first_;  // bits since the last whole word; starts of the lanes
   uint64_t* words_;
   int stride_;
 };
 
-// The strings of the blocks in a vector of lanes, by a LaneWriter for each 8 of them.
+// Bit strings of the blocks in a vector of lanes, with a LaneWriter for each 8.
 template <class L, int D>
 class BlockStrings {
  public:
@@ -142,7 +142,7 @@ class BlockStrings {
 
   explicit BlockStrings(int maxbits) : maxbits_(maxbits), n_((maxbits + 63) / 64) {}
 
-  // Behind the header; a block of zeros ends where it begins.
+  // Starts after the header; a zero block ends at its start.
   LaneWriter writer(int half, L e, L magnitude) {
     L some = magnitude != 0 ? L{} + 1 : L{};
     __m512i live = widen(some, half);
@@ -171,7 +171,7 @@ class BlockStrings {
   }
 };
 
-// 64-bit lanes to those of a block.
+// Converts 64-bit lanes to the lanes of blocks.
 template <class L>
 inline L narrow_lanes(const __m512i* v) {
   if constexpr (lanes<L>::n == 8) return L(v[0]);

@@ -1,4 +1,4 @@
-// Promises of ZFP for an array: whether it can be coded, and the bound of the error.
+// Guarantees of ZFP for an array: whether it can be coded, and the error bound.
 #pragma once
 #include "elements.h"
 
@@ -6,11 +6,11 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// The codec's promises depend on the data only through these three.
+// The guarantees depend on the data only through these three values.
 template <class L>
 struct Extent {
-  L largest = {};   // magnitude, as a bit pattern
-  L smallest = {};  // of the largest magnitudes of the blocks that are not zero, minus 1; complemented
+  L largest = {};   // largest magnitude, as a bit pattern
+  L smallest = {};  // smallest nonzero largest magnitude of a block, minus 1, complemented
   L key = {};       // e + K of the block with the largest error
 
   void add_magnitude(L magnitude) {
@@ -19,7 +19,7 @@ struct Extent {
     smallest = complement > smallest ? complement : smallest;
   }
 
-  // Of blocks with exponent e and lowest complete plane k.
+  // For blocks with exponent e and lowest complete plane k.
   template <int D>
   void add_error(L e, L k, L magnitude) {
     using B = Bound<D, typename lanes<L>::word>;
@@ -29,7 +29,7 @@ struct Extent {
   }
 };
 
-// A status, or 0 and the error bound.
+// Returns a status, or 0 and the error bound.
 template <class E, int D, class L>
 int64_t judge(const Extent<L>& extent, double* bound) {
   using W = typename E::Word;
@@ -45,10 +45,11 @@ int64_t judge(const Extent<L>& extent, double* bound) {
   *bound = 0;
   if (!largest) return 0;
   int e = exponent(largest), e_min = exponent(W(~smallest + 1));
-  // Below, the scale overflows. Above, a decoded value or the bound could, by a block that wraps around.
+  // Below this range, the scale overflows. Above it, a decoded value or the bound could, if a block wraps
+  // around.
   if (e_min < F::bits - 2 || e >= 2 * F::bias - 1) return UNREPRESENTABLE;
   using B = Bound<D, W>;
-  // Rounding of this arithmetic itself is far below one part in 2^40.
+  // Rounding errors of this computation are far below one part in 2^40.
   double error = __builtin_ldexp(B::truncation, int(key) - F::bits + 2 - F::bias) +
                  __builtin_ldexp(B::slack, e - F::bits + 2 - F::bias);
   error *= 1 + 0x1p-40;

@@ -1,4 +1,4 @@
-// ZFP in 1 dimension: N blocks side by side, the plane coder too.
+// ZFP in 1 dimension: N blocks in parallel, including the plane coder.
 #pragma once
 #include "../../zfp_quads.h"
 #include "../prefetch.h"
@@ -12,7 +12,7 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// As put_lanes and get_lanes of stream.h, which take the blocks one by one.
+// Like put_lanes and get_lanes of stream.h, which handle blocks one by one.
 template <int NW, class L>
 inline void put_line(StreamWriter& out, const L* words, int count, int maxbits) {
   constexpr int N = lanes<L>::n, bits = 8 * sizeof(typename lanes<L>::word);
@@ -58,7 +58,7 @@ class LineReader {
   }
 };
 
-// Memory that the walk over the blocks comes to, as much as so many of them take.
+// Prefetches memory for the next `blocks` blocks.
 template <bool Write, class Tiles>
 inline void fetch_blocks(const Tiles& tiles, const Cursor& at, int blocks) {
   const uint32_t nbytes = 4 * tiles.value_nbytes;
@@ -80,7 +80,7 @@ inline void from_coefficients(L* a, L e) {
   for (int i = 0; i < 4; i++) a[i] = dequantise(a[i], scale);
 }
 
-// A status, or 0, without a look at the error: what `judge` says of values that are still to be encoded.
+// A status, or 0, without the error bound: the result of `judge` for values that are still to be encoded.
 template <class W>
 int64_t representable(const Source<W, 1>& source) {
   using L = typename Source<W, 1>::L;
@@ -97,13 +97,13 @@ int64_t representable(const Source<W, 1>& source) {
   return source.judge(extent, &bound);
 }
 
-// Keep: also writes what decoding gives to `values`, which may be those of the source.
+// Keep: also writes the decoded values to `values`, which may be the source's.
 template <class W, int NW, bool Keep>
 int64_t encode_line(const Source<W, 1>& source, const Target<W, 1>& values, int maxbits, uint8_t* dst,
                     double* bound) {
   using L = typename Source<W, 1>::L;
   constexpr int N = Source<W, 1>::N,
-                together = 8;  // vectors of blocks: what a call of `load` costs is shared
+                together = 8;  // vectors of blocks, which share the cost of a call of `load`
   Cursor at, ahead;
   Extent<L> extent;
   StreamWriter out{dst};
@@ -161,7 +161,7 @@ class LineDecoder {
   LineDecoder(const Target<W, 1>& target, int maxbits, const uint8_t* payload, uint64_t nbytes)
       : target_(target), reader_(maxbits), maxbits_(maxbits), payload_(payload), nbytes_(nbytes) {}
 
-  // The next `count` blocks, at most N, or G N in G vectors.
+  // Decodes the next `count` blocks, at most N, or G N in G vectors.
   template <int G>
   __attribute__((always_inline)) void step(int count) {
     L a[G][4] = {}, words[G][NW], zeros[G];

@@ -13,7 +13,7 @@ struct Lines {
   static constexpr int ndim = 1;
   static constexpr bool keeps = true;
 
-  // Calls run(words) with a number of words that hold a block: 3 pass for 4.
+  // Calls run(words) with a number of words that can hold a block: 4 in place of 3.
   template <class W, class Run>
   static int64_t with_words(int maxbits, Run run) {
     if (maxbits <= Format<W>::bits) return run(std::integral_constant<int, 1>());
@@ -24,7 +24,7 @@ struct Lines {
   template <bool Keep, class W>
   static int64_t encode(const Source<W, 1>& source, const Target<W, 1>& values, int maxbits, uint8_t* dst,
                         double* bound) {
-    // Values that cannot be represented have to stay in the source, for another codec.
+    // Values that cannot be represented must stay in the source for another codec.
     int64_t status = Keep && source.values == values.values ? representable(source) : 0;
     if (status) return status;
     return with_words<W>(maxbits, [&](auto words) {

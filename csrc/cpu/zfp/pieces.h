@@ -1,6 +1,6 @@
-// Loads and stores of blocks that do not stand in one row of whole blocks, with AVX-512: the values of N
-// blocks, 4 vectors a row, are put together of pieces of the array by masks. A piece is what one vector has
-// in common with one row of blocks; what a mask leaves out is not touched.
+// Loads and stores of blocks that are not in one row of whole blocks, with AVX-512. Masks assemble the values
+// of N blocks, 4 vectors per row, from pieces of the array. A piece is the intersection of one vector with
+// one row of blocks; masked-out memory is not accessed.
 #pragma once
 #include "elements.h"
 #if defined(__AVX512BW__)
@@ -45,7 +45,7 @@ class Pieces {
     }
   }
 
-  // The 4 vectors of row r of the blocks; zeros for blocks that are not there.
+  // The 4 vectors of row r of the blocks; zeros for missing blocks.
   template <class V>
   void load(const uint8_t* src, int r, V* v) const {
     for (int i = 0, p = 0; i < 4; i++) {
@@ -55,7 +55,7 @@ class Pieces {
     }
   }
 
-  // Padding outside of the array, in vectors of lanes.
+  // Adds padding outside of the array, in vectors of lanes.
   template <class L>
   void add_padding(L* v) const {
     using Int = typename Lane<L>::Int;
@@ -63,7 +63,8 @@ class Pieces {
     for (int i = 0; i < 4; i++) v[i] = __builtin_shuffle(v[i], convert<Int>(load_source(i)));
   }
 
-  // The values of one z, 4 rows of 4 N values each, in vectors of N or fewer. Add: to what is there.
+  // Stores the values of one z, 4 rows of 4 N values each, in vectors of N or fewer. Add: adds to what is
+  // there.
   template <bool Add, class V>
   void store(uint8_t* dst, int z, const V* v) const {
     constexpr uint64_t size = sizeof(v[0][0]);
@@ -75,7 +76,7 @@ class Pieces {
         for (int part = 0; part < parts; part++) {
           const uint32_t mask = pieces_[p].mask >> part * n & ~(~uint32_t(1) << (n - 1));
           const uint64_t first = row.z[z] + i * N + part * n;
-          // The address of a part that has nothing may lie anywhere, which makes an empty store slow.
+          // The address of an empty part may be invalid, which makes an empty store slow.
           for (int y = 0; mask && y < row.ny; y++)
             add_or_store<Add>(reinterpret_cast<uint64_t>(dst) + size * (row.y[y] + first), mask,
                               v[(4 * y + i) * parts + part]);
@@ -83,13 +84,13 @@ class Pieces {
       }
   }
 
-  // The source of value i of a partial block that has `left` values along an axis: padding repeats.
+  // The source of value i in a partial block that has `left` values along an axis: padding repeats values.
   static uint64_t padded(uint64_t left, uint64_t i) { return i < left ? i : i == 3 ? 0 : left - 1; }
 
  private:
   struct Row {
-    uint64_t y[4], z[4];  // of the value that would stand in lane 0; y + z counts values
-    int ny, nz;           // how many of them are not padding
+    uint64_t y[4], z[4];  // offsets of the value for lane 0; y + z counts values
+    int ny, nz;  // number of them that are not padding
   };
   struct Piece {
     uint32_t mask;
@@ -98,7 +99,7 @@ class Pieces {
 
   Row rows_[N];
   Piece pieces_[N + 4];
-  int end_[4] = {};  // of the pieces of a vector
+  int end_[4] = {};  // end of the pieces of each vector
   int nrows_ = 0, npieces_ = 0;
   bool padded_ = false;
   alignas(64) int32_t source_[4 * N];
@@ -129,7 +130,7 @@ class Pieces {
     row.nz = left_z < 4 ? left_z : 4;
   }
 
-  // Of the last row, whose n values begin at `first` of the 4 vectors.
+  // Adds pieces of the last row, whose n values begin at `first` in the 4 vectors.
   void add_pieces(int first, int n) {
     for (int end = first + n; first < end;) {
       int i = first / N, stop = end < i * N + N ? end : i * N + N;

@@ -1,7 +1,7 @@
-// decode_quads of zfp_quads.h for vectors: what a cut plane needs is done once, behind the planes.
+// decode_quads of zfp_quads.h for vectors: a plane that is cut off is corrected once, after all planes.
 //
-// Behind a block's end zeros are read. They are what the decoder takes for a plane that ends there, except
-// within a scan: that has to leave its 1 where the bits ran out, and leaves it at the last coefficient.
+// After a block's end, zeros are read. They are correct for a plane that ends there, except within a scan:
+// its 1 belongs where the bits ran out, but was put at the last coefficient.
 #pragma once
 #include <type_traits>
 
@@ -12,8 +12,8 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// Puts such a 1 back. From its plane on there are 4 bits to each, so the bits `over` that were read behind
-// the end tell which plane it was and how far the scan went too far; `lowest` is the last plane.
+// Moves such a 1 back. From its plane on, each plane has 4 bits, so the bits `over` that were read after the
+// end tell its plane and how far the scan went too far; `lowest` is the last plane.
 template <class L>
 inline void settle_last(L* u, L over, int lowest) {
   using W = typename lanes<L>::word;
@@ -25,8 +25,8 @@ inline void settle_last(L* u, L over, int lowest) {
   for (int i = 0; i < 3; i++) u[i] |= far == W(3 - i) ? bit : L{};
 }
 
-// Adds the planes of blocks to `planes`, 4 at a time, until all have passed `end`. pos: of the first plane that
-// is not zero, then behind the last one. Returns the lowest plane.
+// Adds the planes of blocks to `planes`, 4 at a time, until all blocks have passed `end`. pos: first at the
+// first nonzero plane, then after the last one. Returns the lowest plane.
 template <int NW, class L>
 inline int decode_planes(const L* words, L& pos, int end, L* planes) {
   using W = typename lanes<L>::word;
@@ -48,7 +48,7 @@ inline int decode_planes(const L* words, L& pos, int end, L* planes) {
         marker = entry >> 10;
         planes[j] |= plane << shift;
       }
-    } else {  // n = 3 becomes 4 as soon as the last coefficient has a bit, and both are the same code
+    } else {  // n = 3 becomes 4 once the last coefficient has a bit; both have the same code
       for (int j = 3; j >= 0; j--) planes[j] |= ((window >> (12 - 4 * j)) & 15) << shift;
       pos += 16;
     }
@@ -56,8 +56,8 @@ inline int decode_planes(const L* words, L& pos, int end, L* planes) {
   }
 }
 
-// The best number of vectors of blocks to decode side by side: with one, the dependence of a plane on the
-// one before leaves the processor idle.
+// The best number of vectors of blocks to decode in parallel: with one, the processor idles because each
+// plane depends on the one before.
 template <class L>
 constexpr int quad_group = 1;
 
@@ -66,8 +66,8 @@ template <>
 constexpr int quad_group<U32x16> = 2;
 #endif
 
-// Coefficients of G vectors of blocks of maxbits bits, `header` of which precede the planes, in words with
-// zeros above. They are moved up so that the highest plane is not zero; `zeros` says by how many, the width
+// Coefficients of G vectors of blocks with maxbits bits, of which `header` precede the planes, in words with
+// zeros above. They are shifted up until the highest plane is not zero; `zeros` is the shift, or the width
 // for a zero block.
 template <int NW, int G, class L>
 inline void decode_coefficients(const L (*words)[NW], int header, int maxbits, L (*planes)[4], L* zeros) {
@@ -91,7 +91,7 @@ inline void decode_coefficients(const L (*words)[NW], int header, int maxbits, L
   }
 }
 
-// The same of one vector of blocks; returns `zeros`.
+// Like the above, for one vector of blocks; returns `zeros`.
 template <int NW, class L>
 inline L decode_coefficients(const L (&words)[NW], int header, int maxbits, L (&planes)[4]) {
   L zeros;

@@ -1,9 +1,9 @@
 // The plane decoder of quad_decoder.h for lanes of 32 bits with AVX-512.
 //
-// A step brings one plane, by one permutation each for the states n = 1 and n = 2; from n = 3 on a plane is
-// its own code. Windows stand one bit to the right of where they begin, which is bit 31: so what follows
-// coefficient 0 is the index as it is. Rotations take a count from the low 5 bits of a field that has other
-// things above; the bits that come round again, at most 21 in four steps, are above those that are looked at.
+// A step decodes one plane, by one permutation each for the states n = 1 and n = 2; from n = 3 on, a plane is
+// its own code. Windows are shifted right by one bit, to begin at bit 31, so that the bits after coefficient
+// 0 are the index. Rotations take a count from the low 5 bits of a field that has other data above. The bits
+// that come round again, at most 21 in four steps, are above those that are used.
 #pragma once
 #include "../../zfp_quads.h"
 
@@ -12,15 +12,15 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// Coefficients 1 to 3 of a plane in bits 0-2, coefficient 0 in bit 31 where the state is 0; bits of its code
-// in 8-12; 16: the next n is 1, 17: it is 2.
+// Coefficients 1 to 3 of a plane in bits 0-2, coefficient 0 in bit 31 for state 0; number of code bits in
+// 8-12; 16: the next n is 1; 17: the next n is 2.
 struct QuadSteps {
   static constexpr uint32_t seven = 7, next_1 = 1 << 16, next_2 = 1 << 17;
   static constexpr uint32_t verbatim = 4 << 8;
 
-  uint32_t first[64] = {};  // the plane behind a 1, by the 6 bits that follow it
-  uint32_t one[32] = {};  // n = 1, by the 5 bits behind coefficient 0
-  uint32_t two[16] = {};  // n = 2, by the 4 bits behind coefficient 0
+  uint32_t first[64] = {};  // the plane after a 1, by the 6 bits that follow it
+  uint32_t one[32] = {};  // n = 1, by the 5 bits after coefficient 0
+  uint32_t two[16] = {};  // n = 2, by the 4 bits after coefficient 0
 };
 
 constexpr uint32_t quad_step(uint32_t entry, uint32_t seen) {
@@ -40,8 +40,8 @@ constexpr QuadSteps make_quad_steps() {
 
 alignas(64) inline constexpr QuadSteps quad_steps = make_quad_steps();
 
-// Adds the planes of G vectors of blocks to `planes`, 4 at a time, until all have passed `end`. pos: of the
-// first plane that is not zero, then behind the last one. Returns the lowest plane.
+// Adds the planes of G vectors of blocks to `planes`, 4 at a time, until all have passed `end`. pos: first at
+// the first nonzero plane, then after the last one. Returns the lowest plane.
 template <int NW, int G>
 inline int decode_quad_steps(const U32x16 (*words)[NW], U32x16* pos, int end, U32x16 (*planes)[4]) {
   constexpr int pick = 0xca, join = 0xf8;  // a ? b : c, a | (b & c)

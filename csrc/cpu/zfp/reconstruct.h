@@ -1,7 +1,7 @@
-// Decoded values of 1-D blocks, from the coefficients that were encoded: the stream is not read again.
+// Decoded values of 1-D blocks from the encoded coefficients, without reading the stream.
 //
-// All planes but one are stored whole or not at all. Of the one that is cut off, the decoder sees the first
-// bits of its code; a scan that was cut leaves a 1 where the bits ran out.
+// All planes but one are stored in full or not at all. For the plane that is cut off, the decoder sees the
+// first bits of its code; a scan that was cut puts a 1 where the bits ran out.
 #pragma once
 #include "../../zfp_quads.h"
 
@@ -9,8 +9,8 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// Nibble r of an entry: what the first r bits behind the n verbatim ones of a plane decode to, without the
-// plane's first n bits. Index: the plane from coefficient n on, below a 1 that stands for 4 - n.
+// Nibble r of an entry: the plane, without its first n bits, that is decoded from the first r bits after its
+// n verbatim ones. Index: the plane from coefficient n on, below a 1 that encodes 4 - n.
 struct CutTable { uint32_t at[32] = {}; };
 
 constexpr CutTable make_cut_table() {
@@ -29,7 +29,7 @@ constexpr CutTable make_cut_table() {
 }
 alignas(64) inline constexpr CutTable cut_table = make_cut_table();
 
-// `Complete`, and where the plane begins that is cut off: its state, and the bits that it has.
+// `Complete`, plus the state at the start of the cut plane and the bits it has.
 template <class L>
 struct Cut {
   L planes = {}, n, left;
@@ -43,11 +43,11 @@ struct Cut {
     left = fits ? room - used : left;
   }
 
-  // Negabinary coefficients to those that a decoder gets.
+  // Turns negabinary coefficients into those that a decoder gets.
   void truncate(L* u) const {
     using W = typename lanes<L>::word;
     constexpr W bits = Format<W>::bits;
-    const L one = L{} + 1, low = bits - planes, at = low - 1;  // beyond the word where no plane is cut
+    const L one = L{} + 1, low = bits - planes, at = low - 1;  // beyond the word if no plane is cut
     L plane = {};
     for (int i = 0; i < 4; i++) plane |= (shift_right(u[i], at) & 1) << W(i);
     const L whole = n < left ? n : left, scanned = left - whole;

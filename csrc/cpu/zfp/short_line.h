@@ -1,5 +1,5 @@
-// ZFP's decoder in 1 dimension for float64 at low rates: blocks that have at most 32 bits behind the header have
-// their planes in the upper halves of words, and are decoded in lanes of 32 bits, twice as many at a time.
+// ZFP's 1-D decoder for float64 at low rates: blocks with at most 32 bits after the header have their planes
+// in the upper halves of words, and are decoded in 32-bit lanes, twice as many at a time.
 #pragma once
 #include "line.h"
 

@@ -1,4 +1,4 @@
-// From an array's values to lanes. Coders know the word alone: they are compiled once for all types of a word.
+// An array's values to lanes. Coders depend only on the word: they are compiled once for all types of a word.
 #pragma once
 #include "extent.h"
 #include "pieces.h"
@@ -17,10 +17,10 @@ struct Source : Tiles<W, D> {
   Source(const Grid& grid, uint32_t value_nbytes, const void* values)
       : Tiles<W, D>{grid, value_nbytes}, values(static_cast<const uint8_t*>(values)) {}
 
-  // Loads `count` blocks to x, each value to where `kept` says; returns the largest magnitudes.
+  // Loads `count` blocks to x, each value to the index that `kept` gives; returns the largest magnitudes.
   virtual L load(Cursor at, int count, L* x) const = 0;
 
-  // What `judge` of extent.h says.
+  // Result of `judge` of extent.h for the element type.
   virtual int64_t judge(const Extent<L>& extent, double* bound) const = 0;
 };
 
@@ -53,7 +53,7 @@ class SourceOf final : public Source<typename E::Word, D> {
   }
 
  private:
-  // Apart, for its registers and its copy would have to be provided for whole blocks as well.
+  // In a separate function, because whole blocks would otherwise also reserve its registers and its copy.
   __attribute__((noinline)) L load_partial(Cursor at, int count, L* x) const {
     L magnitude = {};
 #if defined(__AVX512BW__)
@@ -101,7 +101,7 @@ class SourceOf final : public Source<typename E::Word, D> {
     }
   }
 
-  // The source of value i of a partial block that has `left` values along an axis: padding repeats.
+  // The source of value i in a partial block that has `left` values along an axis: padding repeats values.
   static uint64_t padded(uint64_t left, uint64_t i) { return i < left ? i : i == 3 ? 0 : left - 1; }
 
   static void load_row(const void* src, L* a) {

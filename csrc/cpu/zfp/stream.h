@@ -6,16 +6,16 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// 64 values of 64 bits and the plane that passes the end.
+// 64 values of 64 bits, and the plane that passes the end.
 constexpr int block_words = 64 + 4;
 
-// Bits to a stream of 64-bit words at any address.
+// Writes bits to a stream of 64-bit words at any address.
 struct StreamWriter {
   uint8_t* dst;
   uint64_t pending = 0;
   int fill = 0;
 
-  void put(uint64_t value, int n) {  // n <= 64, no bits above them
+  void put(uint64_t value, int n) {  // n <= 64; no bits above the lowest n
     pending |= value << fill;
     if (fill + n >= 64) {
       store(dst, pending);
@@ -34,7 +34,7 @@ struct StreamWriter {
   }
 };
 
-// nbits bits from bit `pos` of the payload, with zeros behind.
+// Reads nbits bits starting at bit `pos` of the payload, followed by zeros.
 inline void extract(const uint8_t* payload, uint64_t pos, int nbits, uint64_t* words) {
   const uint8_t* p = payload + pos / 64 * 8;
   int shift = pos % 64, n = (nbits + 63) / 64;
@@ -46,8 +46,8 @@ inline void extract(const uint8_t* payload, uint64_t pos, int nbits, uint64_t* w
   for (int i = 0; i < 3; i++) words[n + i] = 0;
 }
 
-// Address of the payload's bits from `begin` on, of which nbits are wanted, with 16 bytes behind them: in
-// `copy`, of nbits / 8 + 32 bytes, where the payload ends before.
+// Address of nbits bits of the payload starting at bit `begin`, followed by at least 16 bytes: in `copy`, of
+// nbits / 8 + 32 bytes, if the payload ends before.
 inline const uint8_t* with_room(const uint8_t* payload, uint64_t nbytes, uint64_t begin, uint64_t nbits,
                                 uint8_t* copy) {
   uint64_t first = begin / 8, rest = nbytes - first;
@@ -57,7 +57,7 @@ inline const uint8_t* with_room(const uint8_t* payload, uint64_t nbytes, uint64_
   return copy;
 }
 
-// Lanes of blocks, n words each, to the stream; the bits above maxbits do not count.
+// Writes blocks in lanes, n words each, to the stream; bits above maxbits are ignored.
 template <class L>
 inline void put_lanes(StreamWriter& out, const L* words, int n, int count, int maxbits) {
   constexpr int N = lanes<L>::n, bits = 8 * sizeof(typename lanes<L>::word);
@@ -82,7 +82,7 @@ inline void put_lanes(StreamWriter& out, const L* words, int n, int count, int m
     }
 }
 
-// The reverse, from bit `pos` of the payload's nbytes, with zeros above maxbits.
+// The inverse, starting at bit `pos` of the payload of `nbytes` bytes, with zeros above maxbits.
 template <class L>
 inline void get_lanes(const uint8_t* payload, uint64_t nbytes, uint64_t pos, L* words, int n, int count,
                       int maxbits) {

@@ -1,4 +1,4 @@
-// From lanes to an array's values, as source.h the other way.
+// Lanes to an array's values: the inverse of source.h.
 #pragma once
 #include <type_traits>
 
@@ -20,12 +20,12 @@ struct Target : Tiles<W, D> {
   Target(const Grid& grid, uint32_t value_nbytes, void* values)
       : Tiles<W, D>{grid, value_nbytes}, values(static_cast<uint8_t*>(values)) {}
 
-  // The rows of one z, of whole blocks.
+  // Stores the rows of one z of whole blocks.
   virtual void store_rows(const Cursor& at, int z, L* a) const = 0;
 #if defined(__AVX512BW__)
   virtual void store_pieces(const Pieces<N>& pieces, int z, L* a) const = 0;
 #endif
-  // All rows of any blocks.
+  // Stores all rows of any blocks.
   virtual void store_partial(Cursor at, int count, L* a) const = 0;
 
   // Destinations of the next blocks, as a function that prefetches one of their rows.
@@ -111,7 +111,7 @@ class TargetOf final : public Target<typename E::Word, D> {
 
   static void store_row(L* a, void* dst) {
 #if defined(__AVX512BW__)
-    if constexpr (std::is_same_v<E, BFloat16> && !Accumulate) {  // half as many pairs have to be moved
+    if constexpr (std::is_same_v<E, BFloat16> && !Accumulate) {  // to move half as many
       L low = E::narrow_pairs(a[0], a[1]), high = E::narrow_pairs(a[2], a[3]);
       compcoll::CC_LEVEL::store(dst, shuffle(low, high, Zip<N, 0>()));
       compcoll::CC_LEVEL::store(static_cast<char*>(dst) + sizeof(L), shuffle(low, high, Zip<N, N / 2>()));

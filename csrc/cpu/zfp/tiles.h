@@ -1,4 +1,4 @@
-// N consecutive ZFP blocks of an array, side by side: value i of block b is lane b of a[i].
+// N consecutive ZFP blocks of an array in parallel: value i of block b is lane b of a[i].
 #pragma once
 #include <cstring>
 #include <utility>
@@ -43,14 +43,14 @@ inline L shuffle(L a, L b, Source source, std::index_sequence<I...>) {
   return __builtin_shuffle(a, b, mask);
 }
 
-// Element i of the result is element source(i) of a and b in a row.
+// Element i of the result is element source(i) of the concatenation of a and b.
 template <class L, class Source>
 inline L shuffle(L a, L b, Source source) {
   return shuffle(a, b, source, std::make_index_sequence<lanes<L>::n>());
 }
 
 template <int N, int First>
-struct Strided {  // every fourth from First on, then every fourth from First + 1 on
+struct Strided {  // every fourth starting at First, then every fourth starting at First + 1
   constexpr int operator()(int i) const { return i < N / 2 ? 4 * i + First : 4 * (i - N / 2) + First + 1; }
 };
 template <int Step, int First>
@@ -62,7 +62,7 @@ struct Halves {
   constexpr int operator()(int i) const { return i < N / 2 ? First + i : First + N / 2 + i; }
 };
 template <int N, int First>
-struct Zip {  // one from each in turn
+struct Zip {  // one of each in turn
   constexpr int operator()(int i) const { return i / 2 + i % 2 * N + First; }
 };
 template <int N, int First>
@@ -73,7 +73,7 @@ struct ZipPairs {
   }
 };
 
-// 4 N values in a row to four vectors of N: one row of N blocks.
+// 4 N consecutive values to four vectors of N: one row of N blocks.
 template <class L>
 inline void deinterleave(L* a) {
   constexpr int N = lanes<L>::n;
@@ -92,7 +92,7 @@ inline void interleave(L* a) {
   a[2] = shuffle(t2, t3, ZipPairs<N, 0>()), a[3] = shuffle(t2, t3, ZipPairs<N, N>());
 }
 
-// Where N blocks stand in an array of D dimensions.
+// Position of N blocks in an array of D dimensions.
 template <class W, int D>
 struct Tiles {
   static constexpr int N = vector_nbytes / sizeof(W), rows = 1 << 2 * (D - 1);
@@ -101,7 +101,7 @@ struct Tiles {
   const Grid& grid;
   const uint32_t value_nbytes;
 
-  // Whether these are N blocks of one row of blocks, none of them partial.
+  // True if these are N whole blocks in one row of blocks.
   bool whole(const Cursor& at, int count) const {
     return count == N && 4 * (at.b[0] + N) <= grid.n[0] && (D < 2 || 4 * at.b[1] + 4 <= grid.n[1]) &&
            (D < 3 || 4 * at.b[2] + 4 <= grid.n[2]);

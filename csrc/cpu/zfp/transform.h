@@ -1,6 +1,6 @@
-// ZFP's transform of N blocks in 2 and 3 dimensions, in place: coefficients stand in the order of their
-// code throughout. A second array would be a multiple of 4 KiB away, where loads wait for stores that only
-// look as if they went to the same address.
+// ZFP's transform of N blocks in 2 and 3 dimensions, in place: coefficients stay in coding order throughout.
+// A second array would be a multiple of 4 KiB away, where loads wait for stores that only seem to go to the
+// same address.
 #pragma once
 #include "../../zfp_lanes.h"
 
@@ -11,7 +11,7 @@ namespace zfp {
 template <int D>
 inline constexpr Places<D> places;
 
-// The index at which the value of a place is kept.
+// The index at which the value of a position is kept.
 template <int D>
 constexpr int kept(int place) {
   return places<D>.at[place];
@@ -39,8 +39,8 @@ inline void forward_blocks(L* x, L scale) {
     }
 }
 
-// The reverse, of coefficients times 2^zeros; use(z, values) gets the 16 integers of each z, of which the rows
-// of 4 are still to be lifted.
+// The inverse, for coefficients times 2^zeros; use(z, values) receives the 16 integers of each z, whose rows
+// of 4 are not lifted yet.
 template <int D, class L, class Use>
 inline void inverse_blocks(L* x, L zeros, Use use) {
   auto integer = [&](int place) { return from_negabinary(shift_right(x[kept<D>(place)], zeros)); };

@@ -9,7 +9,7 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// Decodes 16 or 32 blocks side by side, for one vector's chain of dependences would leave the core idle.
+// Decodes 16 or 32 blocks in parallel, because one vector's dependency chain would leave the core idle.
 template <class L>
 struct WindowCoder {
   using W = typename lanes<L>::word;
@@ -18,7 +18,7 @@ struct WindowCoder {
   static constexpr int groups = blocks / lanes<L>::n, vectors = blocks / 8;
   int maxbits;
 
-  // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does.
+  // Planes and e of `count` blocks starting at bit `begin`, group by group; shifted up as by decode_quads.
   // beside(i): other work before the i-th plane.
   template <class Beside>
   void decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
@@ -48,7 +48,7 @@ struct WindowCoder {
     return live != 0;
   }
 
-  // Planes as far as there are any; returns the last.
+  // Reads planes while any block has more; returns the last plane.
   template <class Beside>
   int read_planes(Windows* all, L planes[][64], Beside beside) const {
     int k = bits;

@@ -1,9 +1,9 @@
 // ZFP's plane decoder for 3-D blocks with AVX-512: one block in each 64-bit lane, one plane per step.
 //
-// A window is the 64 bits from a block's position on, with zeros from the block's end on. Past the first n
-// bits and the first test, a 0 stands for itself and a 1 is followed by the next test. So a test is what
-// follows the 1s of a run at the places of one parity, as in a string with escapes, and one subtraction
-// finds them all: x below. The first test that is 0 ends the plane, and what is no test is the plane's bits.
+// A window is the 64 bits at a block's position, with zeros after the block's end. After the first n bits and
+// the first test, a 0 stands for itself, and a 1 is followed by the next test. So tests follow the 1s of a
+// run at positions of one parity, as in a string with escapes, and one subtraction finds them all: x below.
+// The first test that is 0 ends the plane; the other bits are the plane's.
 #pragma once
 #include "stream.h"
 
@@ -22,7 +22,7 @@ inline uint64_t window(const uint8_t* payload, uint64_t pos, uint64_t end) {
   return _bzhi_u64(w, left < 64 ? left : 64);
 }
 
-// A plane of any form with n < 64.
+// A plane of any length, with n < 64.
 inline uint64_t decode_long_plane(const uint8_t* payload, uint64_t& pos, uint64_t end, uint64_t& n) {
   uint64_t plane = _bzhi_u64(window(payload, pos, end), n);
   uint64_t at = pos + n, data = 0, got = 0, left = 63 - n, test = 1;
@@ -45,7 +45,7 @@ inline uint64_t decode_long_plane(const uint8_t* payload, uint64_t& pos, uint64_
     if (!ends || count > left) {  // the last coefficient's 1 is implied
       next = _bzhi_u64(next, left);
       pos = at + test + left + _mm_popcnt_u64(next);
-      uint64_t over = pos > end ? pos - end : 0;  // the scan met the end
+      uint64_t over = pos > end ? pos - end : 0;  // the scan has reached the end
       data |= next << got | uint64_t(1) << ((got + left - over) & 63);
       plane |= data << n;
       n = 64;
@@ -66,7 +66,7 @@ inline __m512i popcount64(__m512i v) {
   return _mm512_sad_epu8(_mm512_add_epi8(a, b), _mm512_setzero_si512());
 }
 
-// 8 blocks of a payload that has 16 bytes behind the last of them.
+// 8 blocks of a payload that has 16 bytes after the last of them.
 class Windows {
  public:
   Windows(const uint8_t* payload, __m512i pos, __m512i end)
@@ -74,7 +74,7 @@ class Windows {
     go_to(pos);
   }
 
-  // Reads what precedes the planes; returns e, and in `zeros` the planes before the first that has a 1.
+  // Reads up to the planes; returns e, and in `zeros` the number of planes before the first with a 1.
   template <class F>
   __m512i start(__m512i& zeros) {
     const __m512i one = _mm512_set1_epi64(1);
@@ -91,12 +91,12 @@ class Windows {
 
   __mmask8 live() const { return _mm512_cmplt_epi64_mask(gone_, word()); }
 
-  // The next plane of each block, all zeros behind the last one.
+  // The next plane of each block; all zeros after the last one.
   __attribute__((always_inline)) void step(uint64_t* planes) {
     const __m512i odd = _mm512_set1_epi64(odd_places), minus = _mm512_set1_epi64(-1);
     const __m512i one = _mm512_set1_epi64(1);
     __m512i w = window_;
-    __m512i test = _mm512_sllv_epi64(one, n_);  // none where n = 64
+    __m512i test = _mm512_sllv_epi64(one, n_);  // none if n = 64
     __m512i rest = _mm512_sllv_epi64(minus, n_);
     __m512i ones = _mm512_ternarylogic_epi64(w, rest, test, 0x40);  // w & rest & ~test
     __m512i x = _mm512_sub_epi64(_mm512_or_si512(_mm512_add_epi64(ones, ones), odd), ones);
@@ -106,7 +106,7 @@ class Windows {
     __m512i seen = _mm512_xor_si512(ends, _mm512_add_epi64(ends, minus));
     __m512i places = _mm512_andnot_si512(tests, seen);
     __mmask8 endless = _mm512_testn_epi64_mask(ends, ends) & _mm512_test_epi64_mask(rest, rest);
-    // A scan that meets the block's end leaves a 1 there: in the window, where the end is no test.
+    // A scan that reaches the block's end puts a 1 there: in the window, if the end is no test.
     w = _mm512_mask_or_epi64(w, endless, w, _mm512_rorv_epi64(one, gone_));
     alignas(64) uint64_t from[8], at[8];
     _mm512_store_si512(from, w);
@@ -121,10 +121,10 @@ class Windows {
 
  private:
   const uint8_t* payload_;
-  __m512i base_;     // a word before each block's end
-  __m512i gone_;     // how much of a word there is no more before the end; below 0: there is more
-  __m512i n_;        // as in decode_plane
-  __m512i window_;   // the next 64 bits
+  __m512i base_;  // a word before each block's end
+  __m512i gone_;  // bits of the window beyond the end; negative if more than a word is left
+  __m512i n_;  // as in decode_plane
+  __m512i window_;  // the next 64 bits
 
   static __m512i word() { return _mm512_set1_epi64(64); }
 
@@ -133,7 +133,7 @@ class Windows {
     window_ = load(pos, gone_);
   }
 
-  // By all of the window but so many bits, not beyond the end.
+  // Advances by all bits of the window but `others`, at most to the end.
   void advance(__m512i others) {
     gone_ = _mm512_add_epi64(gone_, _mm512_sub_epi64(word(), others));
     window_ = load(_mm512_add_epi64(base_, gone_), gone_);
@@ -148,8 +148,7 @@ class Windows {
     return _mm512_ternarylogic_epi64(low, high, behind, 0x54);  // (low | high) & ~behind
   }
 
-  // Goes on by all but `others` bits and to next_n, except that the lanes of `which` have a plane of more than
-  // a window.
+  // Advances by all but `others` bits and to next_n. The lanes in `which` have a plane longer than a window.
   __attribute__((noinline)) void step_long(uint64_t* planes, uint32_t which, __m512i others, __m512i next_n) {
     alignas(64) uint64_t old_pos[8], old_n[8], new_pos[8], new_n[8], stop[8];
     const __m512i pos = _mm512_add_epi64(base_, gone_), end = _mm512_add_epi64(base_, word());
