@@ -1,7 +1,7 @@
 """Figures of the CUDA kernels, compiled without a GPU: ``make kernels``.
 
-Registers, bytes spilled, bytes of shared memory and instructions of the main loop of each kernel. It fails
-where a kernel does not compile, spills registers, or takes too many instructions.
+The figures are registers, bytes spilled, bytes of shared memory, and instructions of the main loop of each
+kernel. The command fails if a kernel does not compile, spills registers, or takes too many instructions.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from kernel_compiler import CompileError, Unavailable, compile_kernels
 
 __all__ = ["Figures", "find_disassembler", "inspect", "main", "problems"]
 
-#: The encoder whose speed the others are measured by, and the most instructions that a block may take.
+#: Encoder that stands for all others, and the most instructions that a block of it may take.
 _MEASURED, _LIMIT = "zfp_encode_f32_32bit", 250
 
-# The code that CuPy adds to every compilation is inspected, too.
+# Options that CuPy adds to every compilation, and verbose output.
 _OPTIONS = ("-ftz=true", "--ptxas-options=-v")
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -50,16 +50,17 @@ class Figures:
     Attributes
     ----------
     registers : int
-        A thread's.
+        Registers of a thread.
     spilled : int
-        Bytes stored to and loaded from memory for want of registers.
+        Bytes stored to and loaded from memory because registers did not suffice.
     shared : int
         Bytes of shared memory of a block of threads.
     instructions : int or None
-        All that there are; None without a disassembler.
+        All instructions of the kernel; None without a disassembler.
     loop : int or None
-        Those on the longest way through its main loop, which is the longest of those with loads or stores of
-        16 bytes or, without them, of all: for zfp, what a block takes that has every plane which can be.
+        Instructions on the longest way through the main loop. It is the longest loop with loads or stores of
+        16 bytes, or the longest of all if there are none. For zfp, these are the instructions for a block
+        with the largest possible number of planes.
     """
 
     kernel: str
@@ -72,7 +73,7 @@ class Figures:
 
 
 def find_disassembler() -> str | None:
-    """``nvdisasm``, from the path, a CUDA toolkit or a Python package."""
+    """Path of ``nvdisasm``, from the search path, a CUDA toolkit or a Python package."""
     if found := shutil.which("nvdisasm"):
         return found
     folders = [Path("/usr/local/cuda/bin")]
@@ -84,7 +85,7 @@ def find_disassembler() -> str | None:
 
 
 def inspect(module: str, arch: str) -> list[Figures]:
-    """Compile a file of csrc/cuda and look at its kernels; raises what `compile_kernels` raises."""
+    """Compile a file of csrc/cuda, and return the figures of its kernels; raises like `compile_kernels`."""
     cubin, _, log = compile_kernels(module, arch, _OPTIONS)
     figures = {f.kernel: f for f in _read_log(log, arch)}
     if tool := find_disassembler():
@@ -105,7 +106,7 @@ def _read_log(log: str, arch: str) -> list[Figures]:
 
 
 def _disassemble(tool: str, cubin: bytes) -> dict[str, tuple[int, int]]:
-    """Instructions of each function, and those of its longest loop."""
+    """Number of instructions of each function, and of its longest loop."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.cubin"
         path.write_bytes(cubin)
@@ -135,7 +136,7 @@ def _disassemble(tool: str, cubin: bytes) -> dict[str, tuple[int, int]]:
 
 
 def _longest_loop(code: list[str], labels: dict[str, int]) -> int:
-    """Instructions on the longest way through the main loop, loops within taken once."""
+    """Number of instructions on the longest way through the main loop, with inner loops taken once."""
     loops = [(False, 0, 0, 0)]
     reached = _reached(code, labels)
     for last, text in enumerate(code):
@@ -172,19 +173,19 @@ def _reached(code: list[str], labels: dict[str, int]) -> set[int]:
 
 
 def _conditional(text: str) -> bool:
-    """True if a predicate stands in front of a branch, or among its operands."""
+    """True if a branch has a predicate, in front or among its operands."""
     return text.startswith("@") or bool(re.search(r"BRA\S*\s+!?U?P\d", text))
 
 
 def _target(text: str, labels: dict[str, int]) -> int | None:
-    if "BRA.DIV" in text:  # taken by warps whose lanes have parted ways, which these kernels' do not
+    if "BRA.DIV" in text:  # for diverged warps, which these kernels do not have
         return None
     match = re.search(r"\bBRA\b.*`\((\.L\w+)\)", text)
     return labels.get(match[1]) if match else None
 
 
 def problems(found: list[Figures], archs: list[str]) -> list[str]:
-    """Faults of a kernel, a line each."""
+    """Faults of kernels, a line for each."""
     expected = {kernel.name for kernel in all_kernels() if kernel.module in MODULES}
     told = []
     for arch in archs:
@@ -212,7 +213,7 @@ def _print(found: list[Figures], archs: list[str]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compile all kernels, and print what they need and faults; the exit status, 1 where there are faults."""
+    """Compile all kernels, print their figures and faults, and return 1 if there are faults, else 0."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

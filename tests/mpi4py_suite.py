@@ -1,19 +1,19 @@
-"""mpi4py's own test-suite on compcoll's communicators: exactly those tests pass that pass on plain mpi4py.
+"""mpi4py's own tests on compcoll's communicators: every test must end as it does on plain mpi4py.
 
 ``python tests/mpi4py_suite.py [-n N]... [--codec SPEC] [--trace] [--openmpi] [--path FOLDER] [PATTERN]``
 
-runs it both ways under mpiexec and compares the outcome of each test on each rank. The tests are those of
-the source distribution of the mpi4py that is installed, which pip fetches; FOLDER is its folder ``test``,
-where that is there already. Every message is compressed, however small: ``min_nbytes=0``. PATTERN is a
-regular expression for the names of files. With ``--trace`` all calls on compcoll's communicators are written
-down; with ``--openmpi`` both ways run on the system's Open MPI.
+runs them both ways under mpiexec, and compares the outcome of each test on each rank. The tests are those of
+the source distribution of the installed mpi4py, which pip fetches; FOLDER is its folder ``test``, if that is
+there already. Every message is compressed, however small: ``min_nbytes=0``. PATTERN is a regular expression
+for the names of files. ``--trace`` traces all calls on compcoll's communicators; ``--openmpi`` runs both ways
+on the system's Open MPI.
 
-Most tests repeat themselves for each kind of array and each type of its elements. Each does so for some of
-these alone, others than the test before it.
+Most tests repeat themselves for each kind of array and each type of elements. Here each test does so for some
+of these only, other ones than the test before it.
 
-In the ranks, ``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` are replaced before the tests are imported, so
-whatever these make of them is compcoll's as well. What mpi4py itself makes of a handle is of its own
-classes: where a test asks for the same class, that of compcoll's sibling will do.
+In the ranks, ``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` are replaced before the tests are imported, so that
+communicators made from them are compcoll's as well. mpi4py itself makes objects of its own classes from
+handles: if a test asks for the same class, compcoll's sibling of that class is accepted.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
-#: The files whose tests touch communicators.
+#: Files whose tests use communicators.
 MODULES = (
     r"test_(cco_\w+|p2p_\w+|msg\w+|comm\w*|request|grequest|subclass|pickle|attributes|objmodel|status|rma\w*|win"
     r"|threads|errhandler|exceptions|group|handle|info|op|dynproc|util_pkl5|util_sync|util_pool)"
 )
-#: After so many seconds within one file every rank prints its stack, and the run ends.
+#: Seconds for one file; after these, every rank prints its stack and the run ends.
 TIMEOUT = 150
-#: A test meets one in so many kinds of arrays and types.
+#: A test runs with one in so many kinds of arrays and types.
 SPARSE = 8
-#: The most lines that are printed of a test that differs.
+#: Most lines printed of a test that differs.
 LINES = 25
-#: The codecs that stand for plain mpi4py with the preloaded library, losslessly, and for plain mpi4py whose
-#: calls pass the layer.
+#: Codecs that stand for plain mpi4py with the preloaded library, lossless, and for plain mpi4py whose calls
+#: pass through the layer.
 PRELOADED, UNMARKED = "preload", "unmarked"
-#: Tests that expect a receive to be complete once a synchronous send of the same rank has ended, for which
-#: compcoll's thread may need a moment.
+#: Tests that expect a receive to be complete once a synchronous send of the same rank has completed;
+#: compcoll's thread may need a moment for it.
 LATER = re.compile(r"test_p2p_obj\..*\.test(Test|Wait)Some(Recv)?$|test_util_pkl5\..*\.testISendAndRecv$")
-#: Ranks outnumber cores here: one that waits lets another run.
+#: Ranks outnumber cores here, so that waiting ranks must yield.
 YIELD = {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}
-#: How Debian's Open MPI is started, and by which variables mpi4py finds it.
+#: Command that starts Debian's Open MPI, and variables by which mpi4py finds it.
 OPEN_MPI = (
     [os.environ.get("OPENMPI_EXEC", "mpiexec.openmpi"), "--allow-run-as-root", "--oversubscribe"],
     {"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": os.environ.get("OPENMPI_LIB", "libmpi.so.40")},
@@ -64,9 +64,9 @@ OPEN_MPI = (
 
 
 class Result(unittest.TestResult):
-    """The outcome of each test, of which the worst of its subtests counts, written as soon as it is known."""
+    """Outcome of each test (the worst of its subtests), written to a file as soon as it is known."""
 
-    #: Name of the test that runs.
+    #: Name of the running test.
     current = ""
 
     def __init__(self, out: Path):
@@ -111,11 +111,11 @@ class Result(unittest.TestResult):
 
 
 def on_ranks(path: str, spec: str, pattern: str, out: str) -> None:
-    """Run the tests on the ranks of this job; each writes its outcomes into a file in the folder ``out``."""
+    """Run the tests on the ranks of this job; each writes its outcomes to a file in the folder ``out``."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    # By these names pickle finds the communicators that mpi4py has made.
+    # pickle finds mpi4py's communicators by these names.
     globals().update(COMM_WORLD=world, COMM_SELF=MPI.COMM_SELF)
     if spec == UNMARKED:
         importlib.import_module("compcoll.comm")
@@ -124,7 +124,7 @@ def on_ranks(path: str, spec: str, pattern: str, out: str) -> None:
         importlib.import_module("compcoll.comm").mark_world(codec="lossless", min_nbytes=0)
     elif spec != "mpi":
         importlib.import_module("compcoll.comm").wrap_world(False, codec=spec, min_nbytes=0)
-    sys.modules["cupy"] = None  # its tests need a GPU
+    sys.modules["cupy"] = None  # tests of CuPy need a GPU
     sys.path.insert(0, path)
     names = sorted(file.stem for file in Path(path).glob("test_*.py") if re.fullmatch(pattern, file.stem))
     thin_out(SPARSE)
@@ -140,7 +140,7 @@ def on_ranks(path: str, spec: str, pattern: str, out: str) -> None:
 
 
 def thin_out(every: int) -> None:
-    """Let the tests loop over one in ``every`` kinds and types of arrays, all ranks over the same ones."""
+    """Make the tests loop over one in ``every`` kinds and types of arrays, equal on all ranks."""
     import arrayimpl
 
     def loop(*args):
@@ -154,7 +154,7 @@ def thin_out(every: int) -> None:
 
 
 def all_tests(suite):
-    """Every test of a suite."""
+    """Generator of every test of a suite."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
             yield from all_tests(test)
@@ -163,7 +163,7 @@ def all_tests(suite):
 
 
 def accept_siblings(test: unittest.TestCase) -> None:
-    """Let a test take compcoll's classes for those of mpi4py that they are made from."""
+    """Make a test accept compcoll's classes in place of mpi4py's classes that they are made from."""
 
     def original(kind: type) -> type:
         ours = kind.__module__ == "compcoll.comm.communicator"
@@ -182,7 +182,7 @@ def accept_siblings(test: unittest.TestCase) -> None:
 
 
 def fetch() -> Path:
-    """The folder of the tests of the mpi4py that is installed."""
+    """Folder of the tests of the installed mpi4py, fetched if necessary."""
     release = version("mpi4py")
     folder = Path(sys.prefix) / "share" / f"mpi4py-{release}-tests"
     if not folder.is_dir():
@@ -197,14 +197,14 @@ def fetch() -> Path:
     return folder
 
 
-#: Of a rank: the outcome, seconds and failure of each test.
+#: Outcome, seconds and failure of each test on one rank.
 Outcomes = dict[str, tuple[str, float, str]]
 
 
 def run(
     ranks: int, path: Path, spec: str, pattern: str, trace: bool = False, openmpi: bool = False
 ) -> list[Outcomes]:
-    """What each rank has seen; the tests after one that hung are missing."""
+    """Outcomes of each rank; tests after one that hung are missing."""
     with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as traces:
         launch, more = OPEN_MPI if openmpi else (["mpiexec"], {})
         command = [*launch, "-n", str(ranks), sys.executable, __file__, "--here", "--codec", spec]
@@ -222,9 +222,9 @@ def run(
 
 
 def differing(plain: list[Outcomes], ours: list[Outcomes], preloaded: bool = False) -> dict[str, str]:
-    """The tests that end otherwise on any rank, and how; those that one run does not know are among them.
+    """Tests whose outcome differs on any rank or is missing in one run, and a description of each.
 
-    A test that passes here and not on plain mpi4py is none: some of its own depend on time.
+    A test that passes only here does not count, because some of mpi4py's tests depend on time.
     """
     missing = "not run", 0.0, ""
     found = {}
@@ -241,7 +241,7 @@ def differing(plain: list[Outcomes], ours: list[Outcomes], preloaded: bool = Fal
 
 
 def compare(plain: list[Outcomes], ours: list[Outcomes], preloaded: bool = False) -> int:
-    """Print a line for each file and what differs; how many tests did."""
+    """Print a line for each file, and the differences; returns the number of tests that differ."""
     found = differing(plain, ours, preloaded)
     files: dict[str, list[str]] = {}
     for name in plain[0].keys() | ours[0].keys():
@@ -287,7 +287,7 @@ def main() -> None:
         end = time.monotonic()
         found = compare(plain, ours, asked.codec == PRELOADED)
         passed = sum(outcome == "passed" for outcome, *_ in plain[0].values())
-        # Where nothing passed, nothing was compared.
+        # If no test passed, nothing was compared.
         different += found or not passed
         print(
             f"== mpi4py's tests on {ranks} ranks{where}: {len(plain[0])} run, {passed} pass on plain mpi4py, "

@@ -2,9 +2,9 @@
 
     python tests/run_ranks.py mpiexec -n 3 python -m pytest tests/mpi
 
-Any command that starts ranks may take mpiexec's place. If a test fails on one rank alone, that rank's
-traceback is printed behind mpiexec's own messages; if a rank is killed, the test that each rank was running.
-The hooks in conftest.py write both into a folder.
+The command may be any that starts ranks. If a test fails on one rank alone, that rank's traceback is printed
+after mpiexec's own messages; if a rank is killed, the test that each rank was running. The hooks in
+conftest.py write both into a folder.
 """
 
 import os
@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 FOLDER = "TEST_RANKS_FOLDER"
-#: The place of a rank that has run all of its tests; both names are in conftest.py as well.
+#: Place of a rank that has run all of its tests; conftest.py has both names as well.
 END = "after the last test"
 
 

@@ -10,7 +10,7 @@ from results import Results
 try:
     import torchvision  # noqa: F401
 except (ImportError, RuntimeError):
-    # Heat imports it for loaders of images, and each build of it loads with one build of torch alone.
+    # Heat imports torchvision for loaders of images; each build of torchvision needs one build of torch.
     for name in ("torchvision", "torchvision.datasets", "torchvision.transforms"):
         sys.modules[name] = MagicMock()
 

@@ -10,7 +10,7 @@ SHAPE = (192, 240)
 
 
 def scattered(values: np.ndarray) -> pylops_mpi.DistributedArray:
-    """An array of which each rank has its part."""
+    """Distributed array of which each rank has its part."""
     return pylops_mpi.DistributedArray.to_dist(values)
 
 

@@ -1,4 +1,4 @@
-"""What a program leaves for its test: the arrays of each rank, in a file of its own."""
+"""Results that a program leaves for its test: the arrays of each rank, in a file for each."""
 
 import os
 from pathlib import Path
@@ -8,12 +8,12 @@ from mpi4py import MPI
 
 __all__ = ["SUMS", "Results"]
 
-#: What the names of those arrays begin with that depend on the order in which ranks are added up.
+#: Prefix of the names of arrays that depend on the order in which ranks are added up.
 SUMS = "sums: "
 
 
 class Results:
-    """Arrays by name, written when the program's work is done.
+    """Arrays by name, written at the end of the program's work.
 
     ``PROGRAM_RESULTS`` names the folder.
     """
@@ -23,9 +23,9 @@ class Results:
         return self
 
     def keep(self, name: str, array, sums: bool = False) -> None:
-        """Keep the values that an array has now.
+        """Keep a copy of an array's current values.
 
-        ``sums`` says that they depend on sums over ranks, of whose order MPI promises nothing.
+        ``sums`` is True if they depend on sums over ranks, whose order MPI leaves open.
         """
         name = SUMS + name if sums else name
         assert name not in self._arrays, f"{name} is there twice"

@@ -1,4 +1,4 @@
-"""shenfun: Poisson's equation in three dimensions, and a wave equation that is integrated in time."""
+"""shenfun: Poisson's equation in three dimensions, and a nonlinear wave equation integrated in time."""
 
 import numpy as np
 import sympy
@@ -19,13 +19,13 @@ from shenfun import (
 from shenfun.config import config
 
 N = 40
-# Plans that do not depend on what was measured a moment ago, and so round alike in every run.
+# Plans that do not depend on measurements, so that every run rounds alike.
 for transform in config["fftw"].values():
     transform["planner_effort"] = "FFTW_ESTIMATE"
 
 
 def poisson(results: Results, family: str) -> None:
-    """Two periodic directions, and one with walls."""
+    """Solve Poisson's equation with two periodic directions and one with walls."""
     x, y, z = sympy.symbols("x,y,z", real=True)
     solution = (sympy.sin(4 * y) * sympy.cos(3 * z)) * (1 - x**2)
     force = sum(solution.diff(axis, 2) for axis in (x, y, z))
@@ -42,7 +42,7 @@ def poisson(results: Results, family: str) -> None:
 
 
 def wave(results: Results) -> None:
-    """Leaps of a nonlinear wave, periodic in all directions, with products on a finer grid."""
+    """Integrate a nonlinear wave by leapfrog, periodic in all directions, with products on a finer grid."""
     x, y, z = sympy.symbols("x,y,z", real=True)
     length = (-2 * sympy.pi, 2 * sympy.pi)
     bases = [FunctionSpace(N, "F", dtype=kind, domain=length) for kind in "DDd"]

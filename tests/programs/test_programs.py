@@ -1,8 +1,8 @@
-"""Programs that nobody here wrote, or made of libraries that nobody here wrote, under ``compcoll run``.
+"""Programs of other projects, or made of other projects' libraries, under ``compcoll run``.
 
-Each runs on plain MPI and again as ``compcoll run`` has it, lossless. Programs in Python have to leave the
-same arrays on every rank, bit for bit, but for what depends on the order of sums over ranks; programs of
-Debian and Dedalus have to print the same results.
+Each program runs on plain MPI and under ``compcoll run``, lossless. Python programs must leave the same
+arrays on every rank, bit for bit except for sums over ranks, whose order is open. Programs of Debian and
+Dedalus must print the same results.
 """
 
 import os
@@ -21,7 +21,7 @@ from benchmarks.programs import PROGRAMS as CATALOG
 from compcoll.cli.launch import find_mpiexec
 
 HERE = Path(__file__).parent
-#: What needs which packages, and how far sums may differ.
+#: Packages that each program needs, and the tolerance of its sums.
 PROGRAMS = {
     "transforms": (("mpi4py_fft",), 0),
     "spectral": (("shenfun", "mpi4py_fft", "numba", "yaml"), 0),
@@ -29,8 +29,8 @@ PROGRAMS = {
     "operators": (("pylops_mpi",), 1e-6),
 }
 SUMMARY = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated, (\d+) -> (\d+) bytes")
-#: OSU's benchmarks in Python with what else they are asked for; a barrier has nothing to compress, and bytes
-#: that go from one rank to another are left alone.
+#: OSU's benchmarks in Python, and True if calls must be accelerated. A barrier has nothing to compress, and
+#: bytes in messages between two ranks are left alone.
 OSU = {
     "allgather": True,
     "allgatherv": True,
@@ -53,7 +53,7 @@ OSU = {
 
 
 def run(*command, cwd=None, **environment) -> subprocess.CompletedProcess:
-    """What a command says; outside of the ranks of these tests, if there are any."""
+    """Outcome of a command, run outside the ranks of these tests, if there are any."""
     outside = {
         k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_", "COMPCOLL_"))
     }
@@ -70,30 +70,30 @@ def run(*command, cwd=None, **environment) -> subprocess.CompletedProcess:
 
 
 def right(done: subprocess.CompletedProcess) -> subprocess.CompletedProcess:
-    """What was run, where it ended as it should."""
+    """The outcome, after an assertion that the command succeeded."""
     assert done.returncode == 0, done.stderr[-3000:]
     return done
 
 
 def plain(ranks: int, *program, **environment) -> subprocess.CompletedProcess:
-    """A program on plain MPI, which an exception ends as it does with ``compcoll run``."""
+    """Run a program on plain MPI, which an exception ends as under ``compcoll run``."""
     return run(find_mpiexec(), "-n", ranks, sys.executable, "-m", "mpi4py", *program, **environment)
 
 
 def ours(ranks: int, *program, **environment) -> subprocess.CompletedProcess:
-    """The same under ``compcoll run``."""
+    """Run a program under ``compcoll run``."""
     return run(sys.executable, "-m", "compcoll", "run", "-n", ranks, *program, **environment)
 
 
 def accelerated(done: subprocess.CompletedProcess) -> int:
-    """How many calls were accelerated."""
+    """Number of calls that were accelerated."""
     (found,) = SUMMARY.findall(done.stderr)
     return int(found[1])
 
 
 @pytest.fixture
 def folders(tmp_path):
-    """For the results of plain MPI and of ours."""
+    """Folders for the results of plain MPI and of compcoll."""
     for name in ("plain", "ours"):
         (tmp_path / name).mkdir()
     return tmp_path / "plain", tmp_path / "ours"
@@ -143,7 +143,7 @@ def test_benchmarks_of_osu(benchmark):
 
 @pytest.mark.parametrize("name", CATALOG)
 def test_programs_of_packages_print_the_same_results(name, folders):
-    """On two ranks of Open MPI: without compcoll, and lossless; HPCC's own checks have to pass, too."""
+    """Programs of packages print plain MPI's results on two ranks of Open MPI, and pass HPCC's own checks."""
     program = CATALOG[name]
     launcher = ["mpiexec.openmpi", "-n", 2]
     ours = [*launcher, sys.executable, "-m", "compcoll", "run", "--codec", "lossless"]

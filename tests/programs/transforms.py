@@ -1,4 +1,4 @@
-"""mpi4py-fft: slabs and pencils, real and complex, there and back."""
+"""mpi4py-fft: transforms of slabs and pencils, real and complex, forward and backward."""
 
 import numpy as np
 from mpi4py import MPI
@@ -6,14 +6,14 @@ from mpi4py_fft import PFFT, newDistArray
 from results import Results
 
 SHAPE = (64, 60, 56)
-#: Axes whose ranks share them: a grid of one axis makes slabs, of two pencils.
+#: Axes that ranks divide: a grid of one axis makes slabs, and one of two axes makes pencils.
 GRIDS = {"slab": (-1,), "pencil": (-1, -1)}
-#: Plans that do not depend on what was measured a moment ago, and so round alike in every run.
+#: Plans that do not depend on measurements, so that every run rounds alike.
 PLANNING = "FFTW_ESTIMATE"
 
 
 def field(part, shape) -> np.ndarray:
-    """This rank's part of a smooth field, of which every rank computes the same."""
+    """This rank's part of a smooth field that is equal on all ranks."""
     x, y, z = np.meshgrid(*(np.arange(n) / n for n in shape), indexing="ij", sparse=True)
     return (np.sin(6 * x + 2 * y) * np.cos(9 * z) + np.exp(-20 * (x - y) ** 2))[part]
 

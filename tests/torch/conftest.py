@@ -1,4 +1,4 @@
-"""What every test of the backend needs: ``mpiexec -n N python -m pytest tests/torch`` with N = 2, 3, 4."""
+"""Fixtures of the backend's tests: ``mpiexec -n N python -m pytest tests/torch`` with N = 2, 3, 4."""
 
 import atexit
 import os
@@ -21,13 +21,13 @@ sys.path.append(str(Path(__file__).parents[1] / "serial"))
 import standin  # noqa: E402
 from executor import compiler, make_by_one  # noqa: E402
 
-#: GPUs of the tests, some of which tests break.
+#: Number of the stand-in's GPUs, some of which tests break.
 N_DEVICES = 4
-#: Whether tests run on this machine's GPU, and nothing stands for NVIDIA's library.
+#: True if tests run on this machine's GPU, without the stand-in.
 _REAL = "--gpu" in sys.argv
 
 os.environ.setdefault("COMPCOLL_STANDIN_DEVICES", str(N_DEVICES))
-# The library that stands for NVIDIA's is there before the engine looks for that.
+# Load the stand-in for CUDA's driver before the engine looks for a driver.
 if not _REAL:
     make_by_one(MPI.COMM_WORLD, standin.load)
 _DRIVER = standin.load() if compiler() and not _REAL else None
@@ -35,15 +35,15 @@ _DRIVER = standin.load() if compiler() and not _REAL else None
 import compcoll.torch  # noqa: E402
 from compcoll.devices.memory import DeviceArray  # noqa: E402
 
-os.environ.setdefault("COMPCOLL_CODEC", "lossless")  # auto would leave all calls of one machine to MPI
-# A folder for each rank: pytest clears away what runs before have left, and ranks would race for it.
+os.environ.setdefault("COMPCOLL_CODEC", "lossless")  # auto would leave all calls inside one machine to MPI
+# Each rank has its own folder: pytest removes the folders of earlier runs, and ranks would race to do so.
 _FOLDER = tempfile.TemporaryDirectory(prefix="compcoll-tests-", ignore_cleanup_errors=True)
 os.environ["PYTEST_DEBUG_TEMPROOT"] = _FOLDER.name
 atexit.register(_FOLDER.cleanup)
 
 
 def pytest_collection_modifyitems(items):
-    """No test may take longer than 100 s."""
+    """Limit each test to 100 s."""
     for item in items:
         if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(100))
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def world():
-    """The default group, of our backend."""
+    """Default group, of this backend."""
     dist.init_process_group("compcoll", timeout=timedelta(seconds=60))
     yield dist.group.WORLD
     dist.destroy_process_group()
@@ -59,19 +59,19 @@ def world():
 
 @pytest.fixture(scope="session")
 def gloo(world):
-    """The same ranks as a group of gloo: what all results are compared with."""
+    """Group of the same ranks with gloo, whose results are the reference."""
     return dist.new_group(backend="gloo", timeout=timedelta(seconds=60))
 
 
 @pytest.fixture(scope="session")
 def ours(world):
-    """A group that compresses whatever it can."""
+    """Group that compresses all that it can."""
     return dist.new_group(pg_options=compcoll.torch.Options("lossless", min_nbytes=0))
 
 
 @pytest.fixture
 def agree(world):
-    """``assert agree(ok)`` fails on all ranks where ``ok`` is false on one; collective."""
+    """``assert agree(ok)`` fails on all ranks if ``ok`` is false on one; collective."""
 
     def ask(ok) -> bool:
         flag = torch.tensor([bool(ok)])
@@ -83,7 +83,10 @@ def agree(world):
 
 @pytest.fixture
 def gpu(request, monkeypatch, world):
-    """A device of which nobody gives MPI an address, or takes its memory for the host's.
+    """Device whose addresses must not reach MPI, and whose memory must not be taken for the host's.
+
+    Its number may be a parameter, because the process cannot use a failed device again. With ``--gpu`` it is
+    this machine's, which ranks may share, and tests that break a device are skipped.
 
     Its number may be a parameter: one that has failed is of no more use to the process. With ``--gpu`` it is
     this machine's, which ranks may share, and tests that break one are left out.
@@ -118,7 +121,7 @@ def lossy(world):
     return dist.new_group(pg_options=compcoll.torch.Options("zfp:rate=8", min_nbytes=0))
 
 
-#: Nodes of ranks by number of ranks, and the levels that they give.
+#: Nodes of ranks by number of ranks, and the number of levels.
 PLACES = {2: [([0, 1], 1)], 3: [([0, 0, 1], 1)], 4: [([0, 0, 1, 1], 2), ([0, 1, 0, 1], 2), ([0, 0, 0, 1], 1)]}
 
 

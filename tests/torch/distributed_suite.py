@@ -1,11 +1,11 @@
-"""torch's own tests of a backend, in the ranks that there are, each with gloo and with this one.
+"""torch's own tests of a backend, in the ranks of this job, each with gloo and with this backend.
 
     mpiexec -n 2 python tests/torch/distributed_suite.py [--gate mpi] [--match REGEX] [--out out/suite.json]
 
-Fails where a test that gloo passes does not pass with this backend, but for those listed below with a reason.
-The default group compresses all that it can, other groups what is large.
-Which tests there are depends on a name that torch looks at when its tests are imported: with ``--gate mpi``
-those of all-to-all are among them, with ``--gate gloo`` most of the others. expecttest has to be installed.
+The command fails if a test that passes with gloo does not pass with this backend, except for those listed
+below with a reason. The default group compresses all that it can, other groups only what is large. The tests
+depend on a backend's name that torch reads when they are imported: ``--gate mpi`` includes the tests of
+all-to-all, and ``--gate gloo`` most of the others. expecttest must be installed.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import compcoll.torch
 
-# Exit codes that say why a test was skipped.
+# Reasons for skips, by exit code.
 SKIPS = {
     72: "backend",
     73: "more ranks",
@@ -38,9 +38,9 @@ SKIPS = {
     88: "an import",
     89: "accelerator",
 }
-#: Seconds of a group's time-out; what does not end by then has failed.
+#: Time-out of a group in seconds, after which a test has failed.
 TIMEOUT = 20
-#: Tests that gloo passes and this backend does not, with reasons.
+#: Tests that pass with gloo and not with this backend, with reasons.
 EXPECTED = {
     r"test_monitored_barrier_.*": "torch takes no backend but gloo there before 2.14",
 }
@@ -68,7 +68,7 @@ def begin(args):
 
 
 class Suite:
-    """Runs one test after the other, each with a default group of its own."""
+    """Runner of one test after the other, each with its own default group."""
 
     def __init__(self, args):
         from mpi4py import MPI
@@ -85,7 +85,7 @@ class Suite:
         self.names = self.comm.bcast(names)
 
     def run(self):
-        """Outcome of each test with gloo and, where that passes it, with this backend."""
+        """Outcome of each test with gloo and, if it passes there, with this backend."""
         found, until = {}, time.monotonic() + self.args.seconds
         for name in self.names:
             if self.comm.bcast(time.monotonic() > until):
@@ -97,12 +97,12 @@ class Suite:
         return found
 
     def worst(self, name, backend):
-        """How a test ended on the rank where it ended worst."""
+        """Outcome of a test on the rank where it is worst."""
         outcomes = self.comm.allgather(self.one(name, backend))
         return max(outcomes, key=lambda o: ("passed", "skipped", "failed").index(o[0]))
 
     def one(self, name, backend):
-        """How a test ended on this rank, and why."""
+        """Outcome of a test on this rank, and its reason."""
         from torch.testing._internal.common_utils import set_rng_seed
 
         dt, dist, comm = self.dt, self.dist, self.comm
@@ -116,7 +116,7 @@ class Suite:
         test.rank = comm.rank
         test.file_name = f"{os.environ['TEMP_DIR']}/store-{name}-{backend}"
         os.environ["WORLD_SIZE"] = str(comm.size)
-        # A few choose what to do by the name of a backend that they know.
+        # Some tests choose what to do by the backend's name, and know few of them.
         dt.BACKEND = "gloo" if "accumulate_gradients_no_sync" in name else backend
         comm.Barrier()
         options = None if backend == "gloo" else compcoll.torch.Options("lossless", min_nbytes=0)
@@ -158,7 +158,7 @@ class Suite:
         return outcome
 
     def give_up_what_is_stuck(self):
-        """A test that failed may have left operations that will never end: their groups cannot be freed."""
+        """Invalidate all groups if a failed test has left operations that never end, which block a free."""
         from compcoll.torch.peers import cores
 
         stuck = any(core.broken or core.head() is not None for core in cores())
@@ -168,7 +168,7 @@ class Suite:
 
 
 def judge(found):
-    """Say how it went; the number of tests that should have passed."""
+    """Print the outcomes; returns the number of tests that should have passed and did not."""
     passes = [name for name, (gloo, _) in found.items() if gloo[0] == "passed"]
     missing = {name: found[name][1] for name in passes if found[name][1][0] != "passed"}
     reasons = {
@@ -197,7 +197,7 @@ def main():
     wrong = suite.comm.bcast(wrong)
     sys.stdout.flush()
     suite.comm.Barrier()
-    os._exit(wrong > 0)  # MPI's end would wait for what tests of time-outs have left
+    os._exit(wrong > 0)  # MPI_Finalize would wait for operations left by tests of time-outs
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The backend as a client of the layer: its queue, its threads, and what is left of groups."""
+"""The backend as a client of the layer: its queue, its threads, and what groups leave behind."""
 
 import ctypes
 import time
@@ -18,7 +18,7 @@ def core_of(group):
 
 
 def test_large_calls_begin_two_at_a_time(ours, agree):
-    """In the order of the calls; all of them end, whether somebody waits for the first or the last."""
+    """Two large calls run at a time, in the order of the calls, and all complete whichever is waited for."""
     core, size = core_of(ours), dist.get_world_size()
     for first in (0, -1):
         tensors = [torch.full((1 << 20,), float(i)) for i in range(5)]
@@ -34,8 +34,8 @@ def test_large_calls_begin_two_at_a_time(ours, agree):
 
 
 def test_calls_go_on_where_a_thread_keeps_the_interpreter(ours, agree):
-    """Rank 0 holds the lock in C; the others do not wait for it."""
-    for holds in (False, True):  # the first one is decided on in Python
+    """If rank 0 holds the GIL in C code, calls on the other ranks complete meanwhile."""
+    for holds in (False, True):  # Python decides the first one
         dist.barrier()
         x, since = torch.ones(1 << 19), time.monotonic()
         work = dist.all_reduce(x, group=ours, async_op=True)
@@ -47,7 +47,7 @@ def test_calls_go_on_where_a_thread_keeps_the_interpreter(ours, agree):
 
 
 def test_a_group_is_destroyed_with_calls_under_way(world, agree):
-    """They end all the same, and the communicator goes with the last of them."""
+    """Pending calls of a destroyed group complete, and its communicator is freed with the last of them."""
     marked = _engine.marked_count()
     group = dist.new_group(pg_options=compcoll.torch.Options("lossless", min_nbytes=0))
     tensors = [torch.full((1 << 19,), float(i)) for i in range(6)]
@@ -72,13 +72,13 @@ def test_groups_leave_nothing_behind(world, agree):
 
 
 def test_a_policy_changes_behind_calls_that_wait_for_their_turn(world, agree):
-    """Those that were called before come under the old one, on all ranks alike."""
+    """Calls that wait in the queue keep the policy with which they were called, on all ranks alike."""
     group = dist.new_group(pg_options=compcoll.torch.Options("lossless", min_nbytes=0))
     core, size = core_of(group), dist.get_world_size()
     tensors = [torch.full((1 << 20,), float(i)) for i in range(6)]
     works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors[:3]]
     if dist.get_rank() == 0:
-        works[-1].wait()  # nothing is left in this rank's queue
+        works[-1].wait()  # this rank's queue is empty now
     core.options = compcoll.torch.Options("bfp:bits=7", min_nbytes=0)
     core.forget_policy()
     works += [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors[3:]]
@@ -102,7 +102,7 @@ def test_calls_of_one_tensor_are_in_order(ours, world, agree):
 
 
 def test_a_future_after_the_end_and_one_that_calls(ours, agree):
-    """A callback may wait for further calls."""
+    """A callback of a future may make further calls, and a future can be made after the end."""
     work = dist.all_reduce(x := torch.ones(1 << 16), group=ours, async_op=True)
     work.wait()
     assert agree(work.get_future().wait()[0] is not None)
@@ -117,7 +117,7 @@ def test_a_future_after_the_end_and_one_that_calls(ours, agree):
 
 
 def test_lists_are_taken_from_where_they_lie(ours, gloo, agree):
-    """Tensors of memory far apart, of any order, some of them empty."""
+    """all_to_all sends from tensors in separate memory, in any order, some of them empty."""
     rank, size = dist.get_rank(), dist.get_world_size()
     count = lambda i, j: 0 if i == j == 0 else 40_000 * (1 + (i + j) % 2)  # noqa: E731
     results = []
@@ -136,7 +136,7 @@ def test_lists_are_taken_from_where_they_lie(ours, gloo, agree):
 
 
 def test_a_time_out_names_who_is_missing(world):
-    """Of a message that nobody sends; the group is of no more use then."""
+    """A time-out of a receive names the missing rank, and its group is in an error state afterwards."""
     group = dist.new_group(timeout=timedelta(seconds=1))
     core = core_of(group)
     if dist.get_rank() == 0:
@@ -145,7 +145,7 @@ def test_a_time_out_names_who_is_missing(world):
             work.wait()
         with pytest.raises(dist.DistBackendError, match="error state"):
             dist.all_reduce(torch.ones(1), group=group)
-        core.broken = ""  # of a message alone: the end of the tests need not be an abort
+        core.broken = ""  # a single message has failed, so that the tests can end without an abort
     dist.barrier()
     if dist.get_rank() == 1:
         dist.send(torch.ones(4), 0, group=group)

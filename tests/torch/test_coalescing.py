@@ -1,4 +1,4 @@
-"""Several operations as one Work: coalescing managers and coalesced operations, against gloo's one by one."""
+"""Several operations as one Work, by coalescing managers and coalesced operations, against gloo."""
 
 import pytest
 import torch
@@ -93,7 +93,7 @@ def test_operations_that_need_each_other(group, gloo, agree):
 
 @pytest.mark.parametrize("n", [4, 5_000])
 def test_more_tensors_than_tags(group, agree, n):
-    """Tags of calls are used again after 64 of them."""
+    """More than 64 coalesced calls, after which tags are reused, give right sums."""
     tensors = [mine(n, seed) for seed in range(200)]
     size = dist.get_world_size()
     with dist._coalescing_manager(group):

@@ -16,7 +16,7 @@ TYPES = [
     torch.bool,
     torch.complex64,
 ]
-#: Their names since 2.13, and before.
+#: Names of these operations since torch 2.13, and before.
 ALL_GATHER_SINGLE = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 REDUCE_SCATTER_SINGLE = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 SIZES = [0, 1, 7, 40_013]
@@ -32,28 +32,28 @@ def values(n, dtype, rank, seed=0):
 
 
 def spaced(tensor):
-    """The same values with gaps between them."""
+    """A copy with gaps between the values."""
     room = torch.zeros(tensor.numel(), 3, dtype=tensor.dtype)
     room[:, 1] = tensor
     return room[:, 1]
 
 
 def run(op, *args, group, later, **more):
-    """Call an operation of torch's, and wait for it if it runs beside."""
+    """Call an operation of torch, and wait for it if it is asynchronous."""
     work = op(*args, group=group, async_op=later, **more)
     if later:
         work.wait()
-        # From 2.14 on torch hands out a holder that asks nothing of a Work but to wait.
+        # From 2.14 on, torch returns a holder that needs only `wait` of a Work.
         assert not isinstance(work, Work) or work.is_completed()
 
 
 class Case:
-    """Tensors for an operation, each in a layout, of this rank's values.
+    """Tensors of an operation, each in a layout, with this rank's values.
 
     Attributes
     ----------
     made : list of Tensor
-        All of them, those that the operation reads and those that it writes.
+        All tensors that the operation reads or writes.
     """
 
     def __init__(self, n, dtype, layout, rank, size, wide=None, given=values):
@@ -80,7 +80,7 @@ def all_reduce(case, **how):
 
 
 def all_reduce_aliased(case, **how):
-    """One tensor of memory that another one has, too."""
+    """all_reduce of a tensor whose memory is a part of another tensor."""
     whole = case.mine(2 * case.n)
     run(dist.all_reduce, whole[: case.n], **how)
     return [whole]
@@ -137,7 +137,7 @@ def all_to_all_single(case, **how):
 
 
 def all_to_all_uneven(case, **how):
-    """What i sends to j are n + i + 2 j elements, but for the last to the first rank: none."""
+    """all_to_all_single of n + i + 2 j elements from rank i to j, and none from the last to the first."""
     count = lambda i, j: 0 if (i, j) == (case.size - 1, 0) else case.n + i + 2 * j  # noqa: E731
     sizes = [count(case.rank, j) for j in range(case.size)]
     theirs = [count(i, case.rank) for i in range(case.size)]
@@ -167,15 +167,15 @@ def same(got, want):
 
 
 def packed(tensor):
-    """As it is, without gaps."""
+    """The tensor itself, without gaps."""
     return tensor
 
 
 def reference(case, how, gloo):
-    """What gloo makes of it, without gaps, and in a type that it knows."""
+    """gloo's results, without gaps, computed in a type that gloo knows."""
     wide = torch.uint8 if case.dtype == torch.bool else case.dtype
     other = Case(case.n, case.dtype, packed, case.rank, case.size, wide)
-    if how is gather and case.dtype.is_complex:  # which gloo gathers nowhere but everywhere
+    if how is gather and case.dtype.is_complex:  # gloo gathers complex numbers only on all ranks
         found = all_gather(other, group=gloo, later=False)
         return found if case.rank == 0 else []
     return [x.to(case.dtype) for x in how(other, group=gloo, later=False)]
@@ -255,9 +255,9 @@ def test_what_cannot_be_reduced(world):
 
 @pytest.mark.filterwarnings("default")
 def test_sparse_sums_under_way_at_once(ours, agree):
-    """Of the same tensor, the second one adds up what the first has left, also where that has no elements."""
+    """A second pending sum of a sparse tensor adds up the first one's result, also without elements."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    n = rank % 2  # some have no values at all
+    n = rank % 2  # some ranks have no values
     x = torch.sparse_coo_tensor(torch.zeros(1, n, dtype=torch.int64), torch.ones(n), (4,))
     y = torch.sparse_coo_tensor(torch.tensor([[rank]]), torch.ones(1), (size,))
     works = [dist.all_reduce(t, group=ours, async_op=True) for t in (x, y, x)]

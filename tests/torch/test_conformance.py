@@ -1,6 +1,6 @@
-"""Parts of torch built upon a backend: losses like gloo's, to rounding, where nothing lossy was named.
+"""Parts of torch that use a backend have gloo's losses, to rounding, unless a lossy codec is named.
 
-FSDP and DTensor are in tests/torch_bases, DDP's other ways in torch's own tests (distributed_suite.py).
+FSDP and DTensor are in tests/torch_bases, other ways of DDP in torch's own tests (distributed_suite.py).
 """
 
 import warnings
@@ -34,7 +34,7 @@ def batch(step, rank=None):
 
 
 def train(net, optimizer=None, steps=STEPS, closure=None):
-    """Losses of some steps, of all ranks together."""
+    """Losses of some steps on this rank's batches."""
     optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=0.1)
     losses = []
     for step in range(steps):
@@ -52,7 +52,7 @@ def close(got, want):
 
 
 def mesh_of(group, name="dp"):
-    """All ranks in one dimension, over the backend of a group."""
+    """Mesh of all ranks in one dimension, over the backend of a group."""
     backend = dist.get_backend(group)
     override = {name: backend if backend == "gloo" else ("compcoll", compcoll.torch.Options(min_nbytes=0))}
     return init_device_mesh(
@@ -124,7 +124,7 @@ def test_pipeline(group, gloo, agree, name):
 
 
 def test_checkpoint(world, agree, tmp_path_factory):
-    """Written while the program waits, and beside it."""
+    """Checkpoints written synchronously and asynchronously load to equal parameters."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
     from torch.distributed.fsdp import fully_shard
@@ -168,7 +168,7 @@ def test_functional_and_compiled(group, gloo, agree):
 
 
 def test_mixture_of_experts(group, gloo, agree):
-    """all_to_all_single with uneven splits, and its gradient."""
+    """all_to_all_single with uneven splits, and its gradient, give gloo's values."""
     from torch.distributed._functional_collectives import all_to_all_single_autograd
 
     rank, size = dist.get_rank(), dist.get_world_size()

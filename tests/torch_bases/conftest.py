@@ -1,4 +1,4 @@
-"""Tests with a default group each: ``mpiexec -n N python -m pytest tests/torch_bases`` with N = 2, 3, 4."""
+"""Tests with a default group each: ``mpiexec -n N python -m pytest tests/torch_bases``, N = 2, 3, 4."""
 
 import os
 from pathlib import Path
@@ -9,11 +9,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 
 torch.set_num_threads(1)
-os.environ.setdefault("COMPCOLL_CODEC", "lossless")  # auto would leave all calls of one machine to MPI
+os.environ.setdefault("COMPCOLL_CODEC", "lossless")  # auto would leave all calls inside one machine to MPI
 
 
 def pytest_collection_modifyitems(items):
-    """No test may take longer than 100 s."""
+    """Limit each test to 100 s."""
     for item in items:
         if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(100))

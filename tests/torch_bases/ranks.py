@@ -1,4 +1,4 @@
-"""torch's base classes of tests, without the processes that they would start: the ranks are there already."""
+"""torch's base classes of tests, run in the ranks of this job instead of processes that they would start."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ WORLD = MPI.COMM_WORLD
 
 
 class InRanks:
-    """Takes the place of `MultiProcessTestCase._spawn_processes`: this process is a rank."""
+    """Mixin that replaces `MultiProcessTestCase._spawn_processes`: this process is a rank already."""
 
     @property
     def world_size(self):
@@ -28,7 +28,7 @@ class InRanks:
         self.rank, self.file_name = WORLD.rank, WORLD.bcast(self.file_name)
 
     def begin(self):
-        """The default group compresses all that it can; small ones go to MPI in tests/torch."""
+        """Make a default group that compresses all that it can; tests/torch has groups with small calls."""
         options = compcoll.torch.Options("lossless", min_nbytes=0)
         dist.init_process_group(
             "compcoll",
@@ -41,14 +41,14 @@ class InRanks:
 
 
 class DTensorRanks(InRanks, DTensorTestBase):
-    """`with_comms` asks for the default group, before each test, and gives it back."""
+    """Base of DTensor's tests; `with_comms` makes a default group for each test and destroys it."""
 
     def init_pg(self, eager_init=False, backend=None):
         self.begin()
 
 
 class FSDPRanks(InRanks, FSDPTest):
-    """Every test has a default group."""
+    """Base of FSDP's tests, which makes a default group for every test."""
 
     def _spawn_processes(self):
         super()._spawn_processes()

@@ -1,4 +1,4 @@
-"""torch's base class for tests of DTensor over this backend."""
+"""DTensor over this backend, with torch's base class for its tests."""
 
 # torch's assertEqual compares tensors.
 # ruff: noqa: PT009
@@ -32,7 +32,7 @@ TYPES = [torch.float32, torch.bfloat16, torch.int64]
 
 
 def whole(shape, dtype, seed=0):
-    """The same small whole numbers on all ranks."""
+    """Tensor of small whole numbers, equal on all ranks."""
     given = torch.Generator().manual_seed(seed)
     return torch.randint(0, 5, shape, generator=given).to(dtype)
 

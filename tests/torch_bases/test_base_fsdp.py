@@ -1,4 +1,4 @@
-"""torch's base class for tests of FSDP, and its models, over this backend."""
+"""FSDP over this backend, with torch's base class for its tests, and its models."""
 
 # torch's assertEqual compares tensors.
 # ruff: noqa: PT009
@@ -32,13 +32,13 @@ from torch.testing._internal.common_fsdp import (
 
 pytestmark = pytest.mark.filterwarnings("default")
 
-#: FSDP looks for an accelerator where it is not told of another device.
+#: FSDP uses an accelerator unless it is given another device.
 ON_CPU = {"device_id": torch.device("cpu")}
 STRATEGIES = [ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD]
 
 
 class TestFSDP1(FSDPRanks):
-    """Losses and parameters like those of DDP, which torch's `_test_fsdp_parity` compares."""
+    """FSDP1 trains like DDP: torch's `_test_fsdp_parity` compares losses and parameters."""
 
     def parity(self, model, **more):
         device = more.pop("device", DEVICEInitMode.DEVICE_BEFORE)
@@ -52,7 +52,7 @@ class TestFSDP1(FSDPRanks):
             self.parity(NestedWrappedModule, sharding_strategy=strategy)
 
     def test_transformer_with_shared_parameters(self):
-        # DDP takes from rank 0 the values by which batches are normalised.
+        # DDP takes the values that normalise batches from rank 0.
         self.parity(
             TransformerWithSharedParams, sharding_strategy=STRATEGIES[0], init_kwargs={"add_bn": False}
         )
@@ -62,7 +62,7 @@ class TestFSDP1(FSDPRanks):
             self.parity(NestedWrappedModule, backward_prefetch=prefetch, forward_prefetch=True)
 
     def test_hybrid_sharding(self):
-        rows = 2 if self.world_size % 4 == 0 else 1  # one rank's shard would be no sharding
+        rows = 2 if self.world_size % 4 == 0 else 1  # a shard of one rank would not be sharding
         mesh = init_device_mesh("cpu", (rows, self.world_size // rows), mesh_dim_names=("replicate", "shard"))
         for strategy in (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2):
             plain, given = (self.model(NestedWrappedModule, FSDPInitMode.NO_FSDP) for _ in range(2))
@@ -95,7 +95,7 @@ class TestFSDP1(FSDPRanks):
 
 
 class TestFSDP2(FSDPRanks):
-    """Shards like those of a replicated model, which torch's `check_sharded_parity` compares."""
+    """FSDP2 trains like a replicated model: torch's `check_sharded_parity` compares shards."""
 
     def compare(self, model, sharded, x, steps=3, prefixes=()):
         optimizers = [torch.optim.SGD(net.parameters(), lr=1e-2) for net in (model, sharded)]
