@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint with compressed files: the same tensors, in fewer bytes."""
+"""torch.distributed.checkpoint with compressed files: equal tensors, in fewer bytes."""
 
 import shutil
 import tempfile
@@ -64,6 +64,6 @@ def test_damage(folder, gloo, agree):
             storage_reader=Reader(folder),
             process_group=gloo,
         )
-    except BaseException as error:  # which torch makes of that of any rank
+    except BaseException as error:  # torch's error for an error of any rank
         failed = "FrameError" in repr(error) or "damaged" in repr(error)
     assert agree(failed)

@@ -1,11 +1,11 @@
-"""Tensors on a GPU, or on the tests' device, which stands for one: results, and what stays on the device."""
+"""Tensors on a GPU, or on the tests' device that stands for one: results, and copies through the host."""
 
 import pytest
 import torch
 import torch.distributed as dist
 from test_collectives import ALL_GATHER_SINGLE, CASES, REDUCE_SCATTER_SINGLE, Case, packed, run, same, values
 
-# A lossy codec for broadcasts is what these tests are about.
+# These tests use a lossy codec for broadcasts on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:compcoll. a :UserWarning")
 
 TYPES = [
@@ -37,14 +37,14 @@ def mine(n, dtype=torch.float32, seed=0):
 
 
 def on_host(how, n, dtype, given, **more):
-    """All tensors of an operation when it has ended: its results, and what it was given."""
+    """All tensors of an operation after its end: its results and its inputs."""
     case = Case(n, dtype, packed, dist.get_rank(), dist.get_world_size(), given=given)
     how(case, **more)
     return case.made
 
 
 def on_device(gpu, how, n, dtype, given, **more):
-    """Results on the device, read in the order of the caller's stream."""
+    """All tensors of an operation on the device, read in the order of the caller's stream."""
     case = Case(n, dtype, gpu.tensor, dist.get_rank(), dist.get_world_size(), given=given)
     how(case, **more)
     kept = [gpu.copy_later(x) for x in case.made]
@@ -53,7 +53,7 @@ def on_device(gpu, how, n, dtype, given, **more):
 
 
 def copied(gpu, tensor):
-    """A tensor's values, in the order of the caller's stream."""
+    """Values of a tensor, in the order of the caller's stream."""
     into = gpu.copy_later(tensor)
     gpu.synchronize()
     return into
@@ -62,7 +62,7 @@ def copied(gpu, tensor):
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("how", OPERATIONS, ids=lambda f: f.__name__)
 def test_like_the_host(ours, gpu, agree, how, dtype):
-    """Which is compared with gloo elsewhere."""
+    """Results on the device equal those on the host, which other tests compare with gloo."""
     if how is average and dtype == torch.bool:
         pytest.skip("there is no average of truth values")
     for n, later in ((0, False), (7, True), (3001, False), (3001, True)):
@@ -73,7 +73,10 @@ def test_like_the_host(ours, gpu, agree, how, dtype):
 
 @pytest.mark.parametrize("how", OPERATIONS, ids=lambda f: f.__name__)
 def test_compressed_values_stay_on_the_device(lossy, gpu, agree, how):
-    """Lossy ones, so that what went another way would have other bits."""
+    """Compressed values stay on the device.
+
+    The codec is lossy, so that values on another way would have other bits.
+    """
     want = on_host(how, 6000, torch.float32, noise, group=lossy, later=False)
     got = on_device(gpu, how, 6000, torch.float32, noise, group=lossy, later=True)
     assert agree(same(got, want) and gpu.launched is not False)
@@ -81,7 +84,7 @@ def test_compressed_values_stay_on_the_device(lossy, gpu, agree, how):
 
 @pytest.mark.parametrize("how", OPERATIONS, ids=lambda f: f.__name__)
 def test_small_ones_go_through_the_host(world, gpu, agree, how):
-    """As MPI carries them out."""
+    """Small tensors go through the host and MPI, without a kernel."""
     want = on_host(how, 50, torch.float32, noise, group=world, later=False)
     got = on_device(gpu, how, 50, torch.float32, noise, group=world, later=False)
     assert agree(same(got, want) and not gpu.launched)
@@ -91,7 +94,7 @@ def test_small_ones_go_through_the_host(world, gpu, agree, how):
 
 
 def test_a_part_gathered_in_place(lossy, gpu, agree):
-    """As FSDP2 does it."""
+    """A part is gathered in place, as FSDP2 does."""
     n, rank, size = 3000, dist.get_rank(), dist.get_world_size()
     want = torch.zeros(n * size)
     want[n * rank : n * (rank + 1)] = mine(n)
@@ -106,7 +109,7 @@ def test_a_part_gathered_in_place(lossy, gpu, agree):
 
 
 def test_memory_that_overlaps(ours, gpu, agree):
-    """What is read and written at once is copied first, on the device."""
+    """Overlapping inputs and outputs give the host's results: inputs are copied on the device first."""
     n, size = 3000, dist.get_world_size()
     given = mine(n * size)
     for host in (given.clone(), given.clone().flip(0)):
@@ -149,7 +152,7 @@ def test_scaled_sums(lossy, gpu, agree, dtype):
 
 
 def test_host_and_device_in_one_call(lossy, gpu, agree):
-    """On different ranks; one rank has one device."""
+    """Some ranks may have the host's tensors and others a device's, but a rank may not mix them in a list."""
     size = dist.get_world_size()
     given = mine(3000)
     dist.all_reduce(want := given.clone(), group=lossy)

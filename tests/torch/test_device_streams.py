@@ -1,4 +1,4 @@
-"""Tensors on a GPU, or on the tests' device, which stands for one: order of streams, futures, and errors."""
+"""Tensors on a GPU, or on the tests' device that stands for one: order of streams, futures, and errors."""
 
 import time
 from threading import Timer
@@ -13,17 +13,17 @@ from test_device import copied, mine
 import compcoll.torch
 from compcoll.devices.kernels import all_kernels
 
-# A lossy codec for broadcasts is what these tests are about.
+# These tests use a lossy codec for broadcasts on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:compcoll. a :UserWarning")
 
 
 def test_an_operation_follows_the_stream_that_was_current(lossy, gpu, agree):
-    """And whoever waits, the stream that is current then: neither waits for another one."""
+    """An operation waits for its caller's stream alone, and `wait` orders the stream that is current then."""
     size = dist.get_world_size()
     given = mine(3000)
     dist.all_gather(want := [torch.zeros(3000) for _ in range(size)], given, group=lossy)
     first, held = gpu.device.current, False
-    for _ in range(8):  # the first times it allocates memory, for which the driver waits for all streams
+    for _ in range(8):  # the first times allocate memory, for which the driver waits for all streams
         gpu.device.use(first)
         first.hold()
         release = Timer(2, first.release)
@@ -44,7 +44,7 @@ def test_an_operation_follows_the_stream_that_was_current(lossy, gpu, agree):
 
 
 def test_operations_on_one_tensor_follow_each_other(lossy, gpu, agree):
-    """Though nobody has waited for the first ones."""
+    """Operations on one tensor run in order, although the program has not waited for the first ones."""
     given = mine(6000)
     for x in (want := given.clone(), got := gpu.tensor(given)):
         dist.all_reduce(x, dist.ReduceOp.AVG, group=lossy, async_op=True)
@@ -66,7 +66,7 @@ def test_coalesced_operations_on_one_tensor_follow_each_other(lossy, gpu, agree)
 
 @pytest.mark.parametrize("n_streams", [1, 2])
 def test_waits_in_streams(lossy, gpu, agree, n_streams):
-    """Each stream that was current for a wait comes after the operation."""
+    """Each stream that was current in a call of `wait` follows the operation."""
     dist.all_reduce(want := mine(6000), group=lossy)
     home = gpu.device.current
     for _ in range(5):
@@ -98,7 +98,7 @@ def _column(x):
     ids=["engine", "engine with gaps", "MPI", "MPI with gaps"],
 )
 def test_memory_is_kept_until_the_end(request, gpu, agree, group, n, part, n_waits):
-    """Though nobody has the tensor any more, and other streams than its own wait, or none."""
+    """A deleted tensor's memory is not reused before its operation ends, whichever streams wait for it."""
     group, home = request.getfixturevalue(group), gpu.device.current
     for i in range(4):
         x = gpu.tensor(mine(3 * n).view(n, 3))
@@ -117,7 +117,7 @@ def test_memory_is_kept_until_the_end(request, gpu, agree, group, n, part, n_wai
 
 @pytest.mark.parametrize("group", ["lossy", "world"])
 def test_inputs_are_kept(request, gpu, agree, group):
-    """Though nobody else keeps them, and their memory would go to the next tensors."""
+    """Memory of a deleted input is not given to other tensors before its operation ends."""
     group, n = request.getfixturevalue(group), 3000 if group == "lossy" else 20
     size, given = dist.get_world_size(), mine(n)
     dist.all_gather(want := [torch.zeros(n) for _ in range(size)], given, group=group)
@@ -153,7 +153,10 @@ def test_futures(lossy, gpu, agree):
 
 
 def reasons_of(group, monkeypatch):
-    """Why a group would not be usable any more; it is, so that MPI need not be aborted at the end."""
+    """Core of a group, and a list of reasons why it would be invalid.
+
+    The group stays valid, so that MPI need not be aborted at the end.
+    """
     reasons = []
     core = group.core if hasattr(group, "core") else group._get_backend(torch.device("cpu")).core
     monkeypatch.setattr(core, "invalidate", reasons.append)

@@ -1,4 +1,4 @@
-"""Operations of a group that compresses nothing, of tensors on a GPU: large ones go chunk by chunk."""
+"""Operations of a group without compression on GPU tensors: the engine sends large ones chunk by chunk."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ N = 6000
 
 @pytest.fixture
 def plain(world, gpu, monkeypatch):
-    """A group of ranks that have GPUs, with a lower limit."""
+    """Group without compression, of ranks that have GPUs, with a lower limit for the engine."""
     monkeypatch.setattr("compcoll.devices.cuda.is_usable", lambda: True)
     monkeypatch.setattr(choices, "TORCH_PLAIN_NBYTES", 4096)
     group = dist.new_group(pg_options=compcoll.torch.Options("none"))
@@ -24,14 +24,14 @@ def plain(world, gpu, monkeypatch):
 
 
 def reasons(group):
-    """Why the calls of a group ran as they did, by MPI's names."""
+    """Reasons of the report for the ways of a group's calls, by MPI's names."""
     core = group._get_backend(torch.device("cpu")).core
     return {op: line.reason for (op, *_), line in core.stats.lines.items()}
 
 
 @pytest.mark.parametrize("how", CASES, ids=lambda f: f.__name__)
 def test_values_are_those_of_the_host(plain, gpu, agree, how):
-    """Of one rank's tensors, or of all, with a rank that comes late."""
+    """Uncompressed operations on device tensors give the host's values, synchronously and asynchronously."""
     for dtype in (torch.float32, torch.bfloat16):
         want = on_host(how, N, dtype, noise, group=plain, later=False)
         for later in (False, True):
@@ -59,7 +59,7 @@ def test_small_ones_and_those_of_the_host_are_mpis(plain, gpu, agree):
 
 
 def test_operations_under_way_together(plain, gpu, agree):
-    """Of the host, small and large ones: each in its turn."""
+    """Pending broadcasts of the host, of small and of large tensors complete in their order."""
     given = [mine(n, seed=n) for n in (N, 10, N, 2 * N, 700)]
     for one in given:
         dist.broadcast(one, 1, group=plain)
@@ -82,7 +82,7 @@ def test_tensors_with_gaps(plain, gpu, agree):
 
 
 def test_lists_with_a_gap_between_tensors_on_one_rank(plain, gpu, agree):
-    """Of which one rank alone copies what it receives."""
+    """all_gather is right if only one rank has gaps between its outputs and must copy what it receives."""
     size, rank = dist.get_world_size(), dist.get_rank()
     step = N + (8 if rank == 0 else 0)
     whole = gpu.tensor(torch.zeros(step * size))

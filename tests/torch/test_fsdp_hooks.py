@@ -1,4 +1,4 @@
-"""Compression of FSDP2 and HSDP for those who keep another backend, here gloo."""
+"""Compression of FSDP2 and HSDP beside another backend, here gloo."""
 
 import threading
 import time
@@ -55,7 +55,7 @@ def test_fsdp2_unshards_in_the_background(gloo, agree, place):
 
 
 def held_until(monkeypatch, kind, method, holds):
-    """Have calls of a method wait for an event; returns it, and whether it was set in time for each call."""
+    """Make calls of a method wait for an event; returns it and a list that says if it was set in time."""
     goes_on, seen, original = threading.Event(), [], getattr(kind, method)
 
     def held(self, *args):
@@ -69,10 +69,10 @@ def held_until(monkeypatch, kind, method, holds):
 
 @pytest.mark.parametrize("codec", ["bfp:bits=16", "lossless"])
 def test_fsdp2_gathers_during_other_modules(gloo, agree, place, codec, monkeypatch):
-    """A module's parameters travel only when the one before is past its forward or its backward pass."""
+    """A pass goes on with the modules before while a module's all_gather is held, forward and backward."""
     net, x = sharded(gloo), batch(dist.get_rank())[0]
     found = compress_fsdp(net, all_gather=codec, nodes=place[0])
-    net(x).sum().backward()  # in which the order is found
+    net(x).sum().backward()  # finds the order
     net.zero_grad()
     last = net[2]
     goes_on, seen = held_until(monkeypatch, CompressedAllGather, "_gather", lambda one: one.module is last)
@@ -91,7 +91,7 @@ def test_fsdp2_gathers_during_other_modules(gloo, agree, place, codec, monkeypat
 
 
 class Exits(torch.nn.Module):
-    """Layers, of which a forward pass may leave out the last ones, and one of two heads."""
+    """Layers, the last of which a forward pass may leave out, and one of two heads."""
 
     def __init__(self):
         super().__init__()
@@ -134,7 +134,7 @@ LEFT_OUT = {
 @pytest.mark.parametrize("changes", ["optimizer", "load_state_dict"])
 @pytest.mark.parametrize("what", LEFT_OUT)
 def test_weights_that_change_after_a_pass_that_leaves_modules_out(gloo, agree, what, changes, root):
-    """All passes compute with the weights of their time, whatever was prefetched by the one before."""
+    """Each pass computes with the current weights, whatever the pass before it has prefetched."""
     x = batch(dist.get_rank())[0].new_ones(4, 16) * (1 + dist.get_rank())
 
     def outputs(all_gather):
@@ -152,7 +152,7 @@ def test_weights_that_change_after_a_pass_that_leaves_modules_out(gloo, agree, w
         net.zero_grad()
         with torch.no_grad():
             first = net(x)
-        net(x, until=2).square().mean().backward()  # a pass with gradients leaves one out
+        net(x, until=2).square().mean().backward()  # a pass with gradients that leaves a module out
         optimizer.step()
         return torch.cat([first.flatten(), net(x).detach().flatten()])
 
@@ -160,7 +160,7 @@ def test_weights_that_change_after_a_pass_that_leaves_modules_out(gloo, agree, w
 
 
 def test_gathered_parameters_are_not_kept(gloo, agree, monkeypatch):
-    """A pass leaves none of the memory that it gathers to."""
+    """No memory that a pass has gathered parameters into is kept after it."""
     net, x, made = made_of_exits(gloo, True), torch.ones(4, 16), []
     allocate = CompressedAllGather.allocate
 
@@ -175,7 +175,7 @@ def test_gathered_parameters_are_not_kept(gloo, agree, monkeypatch):
         net(x), net(x, until=2)
     until = time.monotonic() + 20
     while any(one() is not None for one in made) and time.monotonic() < until:
-        time.sleep(0.01)  # until threads are done with the last one
+        time.sleep(0.01)  # until threads have released the last one
     assert agree(len(made) >= 6 and not any(one() is not None for one in made))
 
 
@@ -199,7 +199,7 @@ def gradients(net, passes=1):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_fsdp2_gradients_that_something_reads(gloo, agree, dtype):
-    """Those that are added to others, and those that change their type."""
+    """Gradients that are accumulated, or that change their type, are those of FSDP2 to the codec's error."""
     policy = MixedPrecisionPolicy(reduce_dtype=dtype)
 
     def net():
@@ -215,7 +215,7 @@ def test_fsdp2_gradients_that_something_reads(gloo, agree, dtype):
 
 @pytest.fixture
 def replicated(world):
-    """Two replicas, each sharded over half of the ranks."""
+    """Mesh of two replicas, each sharded over half of the ranks."""
     size = dist.get_world_size()
     if size % 2:
         pytest.skip("an even number of ranks")
@@ -229,7 +229,10 @@ def replicated(world):
 
 @pytest.mark.parametrize("shards", [None, "bfp:bits=16"])
 def test_hsdp(gloo, agree, replicated, shards):
-    """The replicate dimension alone is compressed, or both: few bits there, and shards that are exact."""
+    """HSDP trains as without compression to a tolerance, and replicas stay equal.
+
+    The replicate dimension is compressed with few bits, alone or with the shards.
+    """
     net = sharded(gloo, replicated["shard"])
     found = compress_fsdp(net, shards, all_reduce="bfp:bits=16", replicas=replicated.get_group("replicate"))
     assert agree(torch.allclose(train(net), train(sharded(gloo, replicated)), rtol=1e-3))
@@ -243,7 +246,10 @@ def test_hsdp(gloo, agree, replicated, shards):
 
 @pytest.mark.parametrize("kind", ["sharded", "replicated"])
 def test_errors_stay_with_their_parameters(gloo, agree, replicated, kind):
-    """Of two of one shape, steps use one or the other: FSDP2 reduces the gradients that there are."""
+    """Errors that are fed back belong to one parameter.
+
+    Steps use one or the other of two parameters of one shape, and FSDP2 reduces only gradients that exist.
+    """
     truth = {"large": 1e4 * of_rank(7, 640), "small": of_rank(8, 640)}
     if kind == "sharded":
         net, options = Scaled(truth), {"reduce_scatter": "bfp:bits=8", "feeds_back": True}
@@ -265,7 +271,7 @@ def test_errors_stay_with_their_parameters(gloo, agree, replicated, kind):
 
 @pytest.mark.parametrize("kind", ["sharded", "replicated"])
 def test_fsdp2_goes_on_from_state_dicts(gloo, agree, replicated, kind):
-    """Of all modules' objects, with errors that are fed back: the same gradients bit for bit."""
+    """After state dicts of all modules' objects are loaded, fed-back errors give the same gradient bits."""
 
     def made():
         if kind == "sharded":

@@ -27,7 +27,7 @@ def test_around_a_ring(group, agree, dtype):
 
 
 def test_tags_are_told_apart(group, agree):
-    """The later tag is received first, and of one tag what was sent first."""
+    """A later tag is received first, and messages of one tag arrive in the order in which they were sent."""
     rank = dist.get_rank()
     sizes = [30_000, 10, 40_000]
     if rank == 0:
@@ -45,7 +45,7 @@ def test_tags_are_told_apart(group, agree):
 
 
 def test_batch_of_messages_that_wait_for_each_other(group, agree):
-    """Every rank receives before it sends: a queue of one would never end."""
+    """A batch in which every rank receives before it sends completes, which one queue could not do."""
     rank, size = dist.get_rank(), dist.get_world_size()
     into = [torch.zeros(50_000) for _ in range(size)]
     peers = [p for p in range(size) if p != rank]
@@ -74,11 +74,11 @@ def test_messages_do_not_wait_for_collectives(group, agree):
 
 
 def test_small_message_nobody_waits_for(group, gloo, agree):
-    """It arrives all the same, and its receiver's memory stays while MPI may write to it."""
+    """Messages whose Work is dropped arrive, and their buffers live as long as MPI may write to them."""
     rank = dist.get_rank()
     if rank == 0:
         into = torch.zeros(4)
-        dist.irecv(into, 1, group=group)  # whose Work is not kept
+        dist.irecv(into, 1, group=group)  # this Work is not kept
         dist.irecv(other := torch.zeros(4), 1, group=group)
         told = dist.irecv(last := torch.zeros(4), 1, group=group).get_future()
     dist.barrier(gloo)

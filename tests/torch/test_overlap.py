@@ -1,4 +1,4 @@
-"""Buckets of DDP travel during the backward pass: the order of events, without a clock."""
+"""Buckets of DDP are reduced during the backward pass: the order of events, without a clock."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-#: Seconds after which what has not come will not come.
+#: Seconds to wait for an event before the test counts it as missing.
 PATIENCE = 30
 
 
@@ -19,7 +19,7 @@ def group(request):
 
 
 class Gate(torch.autograd.Function):
-    """Passes on its input; the backward pass stays here until it is let go on."""
+    """Identity whose backward pass waits until it is released."""
 
     @staticmethod
     def forward(ctx, x, wait):
@@ -34,7 +34,7 @@ class Gate(torch.autograd.Function):
 
 
 class Gated(nn.Module):
-    """Two layers with a gate between them: the second one's gradients are there before it opens."""
+    """Two layers with a gate between them: the gradients of the second exist before the gate opens."""
 
     def __init__(self, width):
         super().__init__()
@@ -47,7 +47,7 @@ class Gated(nn.Module):
 
 
 def whole_average(group, width):
-    """The second layer's gradient of the loss below, averaged: each row is that of the layer's input."""
+    """Averaged gradient of the second layer for the loss below: each row is the layer's averaged input."""
     torch.manual_seed(0)
     first = nn.Linear(width, width)
     rows = [first(torch.full((1, width), 1.0 + rank))[0] for rank in range(dist.get_world_size(group))]
@@ -56,7 +56,7 @@ def whole_average(group, width):
 
 @pytest.mark.parametrize("width", [40, 300], ids=["small", "large"])
 def test_a_bucket_comes_back_during_the_backward_pass(group, agree, width):
-    """The averaged gradient lies in the bucket while this thread asks nothing of the process group."""
+    """A bucket's average arrives while this thread makes no call of the process group."""
     want, seen = whole_average(group, width), []
 
     def wait():
@@ -68,7 +68,7 @@ def test_a_bucket_comes_back_during_the_backward_pass(group, agree, width):
         seen.append((arrived, net.module.first.weight.grad is None))
 
     net = DDP(Gated(width), process_group=group, bucket_cap_mb=1e-3, gradient_as_bucket_view=True)
-    for net.module.wait in (None, wait, wait):  # DDP begins with one bucket, and cuts it after the first pass
+    for net.module.wait in (None, wait, wait):  # DDP begins with one bucket and divides it after a pass
         net.zero_grad()
         net(torch.full((1, width), 1.0 + dist.get_rank(group))).sum().backward()
     assert agree(seen == [(True, True)] * 2), seen

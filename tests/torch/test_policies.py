@@ -1,4 +1,4 @@
-"""Which codec a group has, and what the report says of it."""
+"""The codec of a group, and its report."""
 
 import sys
 import time
@@ -28,12 +28,12 @@ def new(name, options=None):
 
 
 def core_of(group):
-    """What is behind a group, or from 2.14 on behind its backend."""
+    """Core of a group, or of its backend from torch 2.14 on."""
     return getattr(group, "core", None) or group._get_backend(torch.device("cpu")).core
 
 
 def used(group, op):
-    """The codec and the algorithm of a group's last kind of call."""
+    """Codec of a group's last kind of call of an operation."""
     return next((line.codec for line in reversed(core_of(group).stats.lines.values()) if line.op == op), None)
 
 
@@ -132,7 +132,7 @@ def test_a_codec_for_all_groups_and_types_of_torch(world):
 
 
 def test_a_policy_that_is_set_between_two_starts(world, agree):
-    """Calls under way keep theirs, and the next ones of the same arguments have the new one."""
+    """Pending calls keep their policy, and the next calls with equal arguments have the new one."""
     group, values = new("between"), [torch.linspace(0, 1, 100_000) for _ in range(3)]
     works = []
     for x, codec in zip(values, ("int8", "raw", "int8"), strict=True):
@@ -247,7 +247,10 @@ def test_gradients_are_those_of_a_backward_pass(world, agree):
 
 
 def test_callbacks_belong_to_the_phase_of_their_future(world, agree):
-    """Rank 0 asks for it when the call has ended, the others before: in a backward pass all the same."""
+    """Callbacks have the phase of their future.
+
+    Rank 0 adds its callback after the call has ended and other ranks before, all in a backward pass.
+    """
     group = new("called back")
     set_policy({"called back": {"phase": "gradients", "codec": "raw"}}, min_nbytes=0)
     rank, size, sums = dist.get_rank(), dist.get_world_size(), []
@@ -258,7 +261,7 @@ def test_callbacks_belong_to_the_phase_of_their_future(world, agree):
 
     def twice(grad):
         if rank == 0:
-            time.sleep(0.2)  # for the others to ask first
+            time.sleep(0.2)  # so that the others add theirs first
         work = dist.all_reduce(grad.clone(), group=group, async_op=True)
         if rank == 0:
             work.wait()

@@ -80,7 +80,7 @@ def test_a_compiled_model(world, agree):
 
 
 def compressed(way, gloo):
-    """A small model under DDP or FSDP2 beside gloo, and the objects that compress what it sends."""
+    """Small model under DDP or FSDP2 over gloo, and the objects that compress its communication."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(20, 200), nn.GELU(), nn.Linear(200, 20))
     if way == "ddp":
@@ -94,7 +94,7 @@ def compressed(way, gloo):
 
 @pytest.mark.parametrize(("way", "whole"), [("ddp", False), ("ddp", True), ("fsdp2", False)])
 def test_compression_beside_gloo_in_a_compiled_step(gloo, agree, way, whole):
-    """The losses without a compiler; ``whole``: the backward pass and the optimizer are inside."""
+    """Losses are those without a compiler; ``whole`` compiles the backward pass and the optimizer as well."""
 
     def losses(compiles):
         net, states = compressed(way, gloo)
@@ -134,7 +134,7 @@ def test_entries_of_the_profiler_beside_gloo(gloo, agree, way, names):
 
 
 def every_operation(group, size, rank):
-    """Call each; the names of torch's operators, and those of the profiler's entries."""
+    """Call each operation once."""
     x, rows = torch.ones(size), [torch.ones(size) for _ in range(size)]
     gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -152,7 +152,7 @@ def every_operation(group, size, rank):
     dist.barrier(group)
 
 
-#: Names of the calls above, and of messages.
+#: Names of the profiler's entries for these calls and for messages.
 ENTRIES = """
     allreduce broadcast reduce allgather all_gather_single gather scatter
     reduce_scatter reduce_scatter_single all_to_all_single barrier send recv
@@ -170,7 +170,7 @@ def test_a_mode_sees_every_operation(ours, gloo, agree):
 
 
 def test_fake_tensors(ours, agree):
-    """Nothing is sent: rank 0 is alone in it."""
+    """Operations on fake tensors send nothing: rank 0 calls them alone."""
     if dist.get_rank() == 0:
         with FakeTensorMode():
             work = dist.all_reduce(x := torch.ones(1000, 1000), group=ours, async_op=True)
@@ -204,6 +204,6 @@ def test_kinds_and_numbers_of_works(ours, gloo, agree):
         return [work._get_op_type() for work in works]
 
     before, found = ours._get_sequence_number_for_group(), kinds(ours)
-    # From 2.14 on torch hands out an object that forwards `wait` and `get_future` alone.
+    # From 2.14 on, torch returns an object that forwards `wait` and `get_future` alone.
     assert agree(found == kinds(gloo) or not isinstance(ours, Operations))
     assert agree(ours._get_sequence_number_for_group() == before + 3)

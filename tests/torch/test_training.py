@@ -1,4 +1,4 @@
-"""The training examples: a model on several ranks learns as it does on one."""
+"""The training examples: a model on several ranks learns as it does on one rank."""
 
 from functools import cache
 
@@ -22,7 +22,7 @@ def batches():
 
 @cache
 def alone() -> list[float]:
-    """Losses on held-out bytes of a model in this process."""
+    """Losses on held-out bytes of a model in this process alone."""
     torch.manual_seed(0)
     model = GPT(SHAPE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.1)
@@ -74,7 +74,7 @@ def test_experts_learn(world):
 
 
 def test_sparse_gradients_of_two_embeddings(world, agree):
-    """Two buckets of DDP are under way at once, both sparse."""
+    """DDP averages two sparse buckets that are reduced at once."""
 
     class Model(nn.Module):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""WeightSync: all ranks have the source's values, whatever they did to theirs, and later ones send little."""
+"""WeightSync: all ranks get the source's values, whatever they did to theirs; later syncs send little."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from compcoll.torch import WeightSync, weight_sync
 
 
 class Model(torch.nn.Module):
-    """Parameters and buffers of several types, one of them in an order of its own."""
+    """Parameters and buffers of several types, one of them not contiguous."""
 
     def __init__(self, seed: int):
         super().__init__()
@@ -62,7 +62,7 @@ def test_later_syncs_send_differences(group, agree):
 
 
 def test_lost_values(gloo, agree, monkeypatch):
-    """A damaged message raises where it came, and the next sync is whole."""
+    """A damaged message raises on its receiver, and the next sync is whole."""
     rank, last, reference = dist.get_rank(), dist.get_world_size() - 1, Model(0)
     model = Model(rank)
     sync = WeightSync(model, 0, gloo)
@@ -114,7 +114,7 @@ def test_wrong_arguments(gloo, agree):
 
 
 def test_names_decide_where_values_go(gloo, agree):
-    """In whatever order a rank has them, and wrapped or not; other names are an error."""
+    """Names match tensors, in any order and wrapped or not, and names that differ are an error."""
     rank, names = dist.get_rank(), ["a", "b", "c"]
     tensors = {name: torch.full((5,), rank * 10.0 + k) for k, name in enumerate(names)}
     WeightSync(dict(sorted(tensors.items(), reverse=rank == 1)), 0, gloo).sync()
@@ -130,13 +130,13 @@ def test_names_decide_where_values_go(gloo, agree):
 
 
 def assigned(model, seed):
-    """Other tensors of the same names; two that are one are so again."""
+    """Assign other tensors with equal names; the two tied ones stay tied."""
     model.load_state_dict(Model(seed).state_dict(), assign=True)
     model.tied = model.big
 
 
 def replaced(model, seed):
-    """One of another shape and type."""
+    """Replace a tensor by one of another shape and type."""
     model.one = torch.nn.Parameter(torch.full((3, 5), float(seed), dtype=torch.float16))
 
 
@@ -168,7 +168,7 @@ def test_tensors_may_be_others_by_the_next_sync(gloo, agree, change):
 
 
 def test_one_rank_with_other_tensors_than_before(gloo, agree):
-    """An error on all, and no half of a sync: the next one is whole."""
+    """Other tensors on one rank are an error on all ranks before any change, and the next sync is whole."""
     rank = dist.get_rank()
     model, reference = Model(rank), Model(0)
     sync = WeightSync(model, 0, gloo)
@@ -183,7 +183,7 @@ def test_one_rank_with_other_tensors_than_before(gloo, agree):
 
 
 def test_a_receiver_on_the_device_meta(gloo, agree):
-    """An error on all until its tensors have memory, for which they are made anew."""
+    """A tensor on the device meta is an error on all ranks until it has memory, and then syncs."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     model = torch.nn.Linear(50, 40, device="meta" if rank == last else "cpu")
     sync = WeightSync(model, 0, gloo)
@@ -200,7 +200,7 @@ def test_a_receiver_on_the_device_meta(gloo, agree):
 
 
 def test_tensors_that_cannot_be_listed(gloo, agree):
-    """On one rank: an error on all."""
+    """A rank that cannot list its tensors is an error on all ranks."""
     rank = dist.get_rank()
     tensors = {"a": torch.full((3,), float(rank))}
     sync = WeightSync(tensors, 0, gloo)
@@ -233,7 +233,7 @@ def test_empty_tensors_alone(gloo, agree):
 
 
 def test_fsdp(gloo, agree):
-    """Of FSDP2 modules each rank's shards, between replicas; what a module computes follows."""
+    """Shards of FSDP2 modules are synchronised between replicas, and modules then compute with new values."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -268,7 +268,7 @@ def test_fsdp(gloo, agree):
 
 
 def test_a_receiver_in_place_of_another(gloo, world, agree):
-    """One that goes away, and a new one that joins the others in a group of their own."""
+    """A receiver can leave, and a new one can join: the first sync with it is whole, and the next is not."""
     size, rank, last = dist.get_world_size(), dist.get_rank(), dist.get_world_size() - 1
     model, reference = Model(rank), Model(0)
     sync = WeightSync(model, 0, gloo)
@@ -276,7 +276,7 @@ def test_a_receiver_in_place_of_another(gloo, world, agree):
     train(reference, 1)
     if rank == 0:
         train(model, 1)
-    few = dist.new_group(list(range(size - 1)), backend="gloo")  # the last one is gone
+    few = dist.new_group(list(range(size - 1)), backend="gloo")  # the last rank has left
     if rank != last and size > 2:
         sync.use(few)
         assert not sync.sync().whole
@@ -289,5 +289,5 @@ def test_a_receiver_in_place_of_another(gloo, world, agree):
     report = sync.sync()
     assert agree(report.whole and f"rank {last} has not" in report.reason)
     assert agree(same(model, reference))
-    sync.use(world)  # in which all go on
+    sync.use(world)  # continue in another group
     assert agree(not sync.sync().whole and same(model, reference))

@@ -1,7 +1,7 @@
-"""A GPU for the backend: this machine's, or tensors of the host in memory of the tests' driver.
+"""A GPU for the backend: this machine's, or host tensors in memory of the stand-in's driver.
 
-Nothing happens on the latter before somebody asks whether it is done (tests/serial/standin.py), what torch
-does on it neither: so an order that is not kept shows in the values.
+On the latter no work is done before somebody asks whether it is done (tests/serial/standin.py), including
+torch's work, so that a wrong order shows in the values.
 """
 
 import os
@@ -17,12 +17,12 @@ import torch
 from compcoll.engine import _engine
 from compcoll.torch import peers
 
-#: Of a GPU's clock: some 200 ms.
+#: Cycles of a GPU's clock, some 200 ms.
 CYCLES = 400_000_000
 
 
 class Gpu(fake_torch.Gpu):
-    """`compcoll.torch.gpu.Gpu`, of which tests see the streams."""
+    """`compcoll.torch.gpu.Gpu` whose streams tests can see."""
 
     def __init__(self, index, seed):
         super().__init__(index)
@@ -30,14 +30,14 @@ class Gpu(fake_torch.Gpu):
         self._others = [fake_torch.Stream(self.device) for _ in range(4)]
 
     def other_stream(self):
-        """Make another stream the caller's; the one that it was."""
+        """Make another stream the caller's; returns the one before."""
         before = self.device.current
         self.device.use(fake_torch.Stream(self.device))
         return before
 
     @property
     def launched(self):
-        """Whether there was a launch of a kernel; None where that is not known."""
+        """True if a kernel was launched; None if that is not known."""
         return bool(self.device.launches)
 
     def drain(self):
@@ -45,22 +45,22 @@ class Gpu(fake_torch.Gpu):
         self.device.synchronize()
 
     def synchronize(self):
-        """Wait for the caller's stream, and for nothing else."""
+        """Wait for the caller's stream alone."""
         self.device.current.synchronize()
 
     def copy_later(self, tensor):
-        """A tensor's values on the host, once the caller's stream comes to this."""
+        """A tensor's values on the host, valid once the caller's stream has reached this copy."""
         into = torch.empty(tensor.shape, dtype=tensor.dtype)
         self.do(lambda: into.copy_(tensor))
         return into
 
     def delay(self):
-        """Have other streams do something that takes its time, before or after what the library started."""
+        """Give other streams slow work, before or after the work that the library started."""
         for stream in self._others:
             stream.call(lambda: time.sleep(0.01))
 
     def finish(self):
-        """Run all that is left, and all that is started meanwhile, as after an error."""
+        """Complete all work, including work that is started meanwhile, as after an error."""
         flush()
         end = time.monotonic() + 30
         while time.monotonic() < end and _engine._started:
@@ -72,7 +72,7 @@ class Gpu(fake_torch.Gpu):
 
 
 class RealGpu:
-    """A GPU of this machine, with what tests ask of one; ``device`` is the GPU itself."""
+    """GPU of this machine, with the methods that tests use; ``device`` is the GPU itself."""
 
     launched = None
 
@@ -119,7 +119,7 @@ class RealGpu:
 
 
 class RealStream:
-    """A stream of torch's that can be held: busy with a kernel that waits."""
+    """Stream of torch that can be held: it is busy with a kernel that waits."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -137,6 +137,6 @@ class RealStream:
 
 
 def flush():
-    """Have all groups end what they have started."""
+    """Make all groups complete what they have started."""
     for group in peers.cores():
         group.flush()
