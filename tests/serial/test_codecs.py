@@ -1,4 +1,4 @@
-"""What all codecs share: specs, the registry, frames in and out, errors."""
+"""Behaviour that all codecs share: specs, the registry, frames, errors."""
 
 import math
 import pickle
@@ -81,7 +81,7 @@ def test_shapes_and_dtypes_come_back(spec):
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_decode_add_adds(spec):
-    """Halves are summed in float32."""
+    """decode_add adds a frame's values to a float32 array, also if they are float16."""
     for dtype, start in (("f4", 1), ("f2", 1000)):
         array, into = VALUES.astype(dtype), np.full(VALUES.size, start, "f4")
         frame = codec(spec).encode(array)
@@ -95,7 +95,7 @@ COMPLEX = [np.dtype(np.complex64), np.dtype(np.complex128)]
 
 
 def largest_square(array, decoded):
-    """The largest |x - x'|^2 of all finite x, exactly, where a rounded error is close to the largest."""
+    """Exact largest |x - x'|^2 of finite x, computed where the rounded error is close to the largest."""
     finite = np.isfinite(array)
     x, y = array[finite], decoded[finite]
     rounded = np.abs(x.astype(np.clongdouble) - y.astype(np.clongdouble))
@@ -111,7 +111,7 @@ def largest_square(array, decoded):
 @settings(max_examples=25, deadline=None)
 @given(array=floats.arrays(COMPLEX[0]) | floats.arrays(COMPLEX[1]), carried=st.sampled_from([0.0, 0.25]))
 def test_bound_of_complex_numbers(spec, array, carried):
-    """It is one of |x - x'|, whatever the bits."""
+    """A frame's bound limits |x - x'| of complex numbers, for any bit pattern."""
     made = codec(spec)
     frame = made.encode(array, carried=carried)
     bound = inspect(frame).bound
@@ -126,7 +126,7 @@ def test_bound_of_complex_numbers(spec, array, carried):
 @pytest.mark.parametrize("dtype", COMPLEX, ids=str)
 @pytest.mark.parametrize("spec", LOSSY)
 def test_both_parts_are_off_by_nearly_the_largest_error(spec, dtype):
-    """Errors of both parts are alike, and add up to more than a part's bound."""
+    """Equal errors of both parts, which together exceed one part's bound, stay within the frame's bound."""
     part = np.random.default_rng(3).uniform(-1, 1, 20_000)
     part[::64] = 1
     array = (np.repeat(part, 2)).astype(dtypes.real_dtype(dtype)).view(dtype)

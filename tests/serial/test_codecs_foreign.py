@@ -1,4 +1,4 @@
-"""Codecs of other packages: how they are found, called, and answered where they fail."""
+"""Codecs of other packages: discovery, calls, and failures."""
 
 import copy
 import pickle
@@ -24,7 +24,7 @@ VALUES = np.sin(np.arange(1000) * 0.01).astype("f4")
 
 
 class Negated(compcoll.Codec):
-    """A third party's codec without kernels: the bytes, each complemented, and one byte less."""
+    """A third party's codec without kernels: complements all bytes, and drops the last one, a zero."""
 
     name = "negated"
     lossless = True
@@ -46,7 +46,7 @@ class Negated(compcoll.Codec):
 
 @pytest.fixture
 def entry_points(monkeypatch):
-    """Entry points of another package, by key; each is given as a class, or an exception of its import."""
+    """Entry points of another package by key: a class, or the exception that its import raises."""
     found = {}
 
     def load(point):
@@ -267,7 +267,7 @@ def test_bounds_of_complex_numbers_of_codecs_that_wrap_compiled_ones(entry_point
 
 
 def test_example_of_a_codec_in_a_package_passes_its_test(tmp_path):
-    """Files of CONTRIBUTING.md, as they stand there."""
+    """The files printed in CONTRIBUTING.md are a package whose test passes."""
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
     files = re.findall(r"^```\w+\n# (\w+\.\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     for name, content in files:

@@ -1,4 +1,4 @@
-"""The hooks of conftest.py, on small files of tests: which tests run, what ranks print, and how they end."""
+"""conftest.py's hooks on small test files: which tests run, what ranks print, and how runs end."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def test_wrong():
 
 @pytest.fixture
 def run(tmp_path):
-    """Run pytest in a folder of its own, with variables of the environment; its output."""
+    """Function that runs pytest in a folder of its own with environment variables; returns its output."""
     (tmp_path / "conftest.py").write_text(CONFTEST.read_text())
     (tmp_path / "test_it.py").write_text(TESTS)
 
@@ -78,7 +78,7 @@ def test_other_ranks_print_nothing_but_failures(run):
     assert run("-rfE", OMPI_COMM_WORLD_RANK="0").count("on rank 0") == 1
 
 
-#: The last rank does what the first word of PLANTED says, in the first test; the others what the second says.
+#: In the first test, the last rank fails as PLANTED's first word says; the others wait as its second says.
 PLANTED = """
 import os, signal, threading, time
 import numpy as np
@@ -192,7 +192,7 @@ def ranks(tmp_path):
 
 @pytest.mark.parametrize(("mpi", "n", "planted"), EVERY)
 def test_what_happens_to_one_rank_ends_all(ranks, mpi, n, planted):
-    """The run fails within ten seconds, and prints that rank's traceback last, or where all ranks were."""
+    """The run fails within ten seconds, and prints the failing rank's traceback last, or where ranks were."""
     lines, status, seconds = ranks(mpi, n, planted)
     assert status not in (0, 60), lines
     assert seconds < 10

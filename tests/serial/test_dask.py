@@ -1,4 +1,4 @@
-"""Arrays between Dask's workers as frames: the family on its own, and in a cluster of two processes."""
+"""Arrays sent between Dask workers as frames: the serializer family alone, and in a cluster."""
 
 import re
 import subprocess
@@ -29,7 +29,7 @@ DTYPES = ["?", "i1", "u2", "i4", "u8", "f2", "f4", "f8", "c8", "c16", "M8[ns]", 
 
 @pytest.fixture(autouse=True)
 def registered():
-    """Registers families as a worker does; all families are as before after the test."""
+    """Register the family as a worker does; restore all families after the test."""
 
     def register(codec="lossless", min_nbytes=0):
         compcoll.dask._Family(codec, min_nbytes).setup(worker=None)
@@ -42,7 +42,7 @@ def registered():
 
 
 def carried(x):
-    """What arrives of an object, and the family that it went by; through bytes, as on the wire."""
+    """Serialize an object to bytes and back; return the result and the family that was used."""
     header, _ = serialize(x, serializers=SERIALIZERS, on_error="raise")
     frames = dumps({"x": to_serialize(x)}, serializers=SERIALIZERS, on_error="raise")
     found = loads([bytes(frame) for frame in frames], deserializers=SERIALIZERS)["x"]
@@ -129,7 +129,7 @@ def test_collections_and_damage(monkeypatch):
     damaged[500] ^= 1
     with pytest.raises(compcoll.FrameError, match="damaged"):
         deserialize(header, [damaged])
-    # Nothing is allocated for the values: a frame of 1 MB may say that it has 2 GiB.
+    # The values are not allocated: a frame of 1 MB may claim to hold 2 GiB.
     monkeypatch.setattr(compcoll, "decode", lambda frame: pytest.fail("decoded"))
     with pytest.raises(compcoll.FrameError, match="has 4096 values, not 64"):
         deserialize(header | {"shape": (8, 8)}, [frame])
@@ -140,7 +140,7 @@ def made():
 
 
 def arrived(x):
-    """The largest difference that this worker sees, and which family it asks for."""
+    """Largest error on this worker, the family that it requests, and its address."""
     worker = distributed.get_worker()
     return float(np.abs(x - field(200)).max()), worker.rpc.serializers, worker.address
 
@@ -163,7 +163,7 @@ def test_a_cluster_of_two_processes_and_a_worker_that_comes_later():
         assert seen(client, first, second) == (0, False)
         compcoll.dask.enable(client)
         assert seen(client, first, second) == (0, True)
-        compcoll.dask.enable(client, "szp:abs=1e-3")  # whose errors tell frames from ordinary transfers
+        compcoll.dask.enable(client, "szp:abs=1e-3")  # its errors tell frames from ordinary transfers
         cluster.scale(3)
         client.wait_for_workers(3, timeout=60)
         (third,) = set(client.scheduler_info()["workers"]) - {first, second}

@@ -20,7 +20,7 @@ INDEX = _cpu.index("delta")
 
 
 def encode_everywhere(array: np.ndarray, base: np.ndarray) -> tuple[bytes, tuple[int, int]] | None:
-    """The payload, the same on every level, from sources that are fenced; None where it takes others."""
+    """Encode from fenced sources; return payload and params, equal on every level, or None if refused."""
 
     def encoded():
         (src, _), (known, _) = fenced("src", array.nbytes), fenced("base", array.nbytes)
@@ -37,7 +37,7 @@ def encode_everywhere(array: np.ndarray, base: np.ndarray) -> tuple[bytes, tuple
 
 
 def decode_everywhere(payload: bytes, params, base: np.ndarray) -> bytes | None:
-    """What it decodes to, the same on every level and in place of the base; None where it is damaged."""
+    """Decode on every level, also in place; return the bytes, which must be equal, or None if damaged."""
 
     def decoded(in_place):
         (data, _), (known, _) = fenced("payload", len(payload)), fenced("base", base.nbytes)
@@ -54,7 +54,7 @@ def decode_everywhere(payload: bytes, params, base: np.ndarray) -> bytes | None:
 
 
 def changed(base: np.ndarray, share: float, size: int, seed: int = 0) -> np.ndarray:
-    """An array of which a part of the words differ, by up to so much."""
+    """A copy of an array in which a share of the words changes, each by at most ``size``."""
     rng = np.random.default_rng(seed)
     word = np.dtype(f"u{min(base.dtype.itemsize, 8)}")
     array = base.copy()
@@ -66,7 +66,7 @@ def changed(base: np.ndarray, share: float, size: int, seed: int = 0) -> np.ndar
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_round_trip(dtype):
-    """Every kind of values with every kind of change, of a long array some."""
+    """Every kind of values and of change decodes to equal bits; a frame is at most a header too long."""
     changes = ((0, 1), (0.01, 1), (0.2, 3), (0.6, 100), (1, 2**20))
     for n in (0, 1, 31, 2049, 40_003):
         pairs = list(product(samples(dtype, n).values(), changes))
@@ -89,7 +89,7 @@ def test_round_trip(dtype):
     st.sampled_from([0.0, 0.01, 0.5, 1.0]),
 )
 def test_any_values(dtype, one, other, n, share):
-    """Any two arrays, alike or not."""
+    """Any array decodes to equal bits with any base."""
     nbytes = n * dtype.itemsize
     base = np.frombuffer((one * (nbytes // max(len(one), 1) + 1)).ljust(nbytes, b"\0")[:nbytes], dtype)
     new = np.frombuffer((other * (nbytes // max(len(other), 1) + 1)).ljust(nbytes, b"\0")[:nbytes], dtype)
@@ -100,7 +100,7 @@ def test_any_values(dtype, one, other, n, share):
     assert delta.decode(delta.encode(array, base), base).tobytes() == array.tobytes()
 
 
-#: The first 16 digits of the SHA-256 of what five kinds of changes become.
+#: First 16 digits of the SHA-256 of the payloads of five kinds of changes.
 GOLDEN = {
     "i1": "1572f0cf9177b574",
     "u2": "a819ffb2d06eaccd",
@@ -111,7 +111,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize("dtype", GOLDEN)
 def test_bytes_stay_what_they_are(dtype):
-    """The layout of csrc/delta.h: few, some, many and all words of a block differ, by little or by more."""
+    """Payloads keep their bytes if few, some, many or all words of a block differ, by little or by more."""
     size = np.dtype(dtype).itemsize
     base = np.random.default_rng(4).integers(0, 256, 6001 * size, np.uint8).view(dtype)
     found, changes = sha256(), ((0.003, 1), (0.1, 4), (0.4, 1000), (1.0, 20), (1.0, 2**40))
@@ -122,7 +122,7 @@ def test_bytes_stay_what_they_are(dtype):
 
 
 def test_base_is_named():
-    """Another base, or none, is an error; so is another number."""
+    """Decoding with another base or none raises, and so does encoding with a wrong base or number."""
     base = samples(np.dtype("f4"), 5000)["wave"]
     array = changed(base, 0.01, 1)
     frame = delta.encode(array, base, 7)
@@ -151,7 +151,7 @@ def test_without_base():
 
 
 def test_damage():
-    """Decoders keep to their buffers, levels agree, and a frame's checksum notices all."""
+    """Decoders stay within their buffers, levels agree, and a frame's checksum detects all damage."""
     rng = np.random.default_rng(3)
     for dtype in ("u2", "f4", "f8"):
         base = samples(np.dtype(dtype), 5000)["noise"]
@@ -175,7 +175,7 @@ def test_damage():
 
 
 def test_xor_or_difference():
-    """A sample says which: steps in the last place carry far, and flags have no sign."""
+    """A sample of the values chooses: small steps are coded as differences, and flags by XOR."""
     rng = np.random.default_rng(1)
     base = rng.integers(0, 2**16, 50_000).astype("u2")
     steps = base + rng.integers(-1, 2, base.size).astype("u2")

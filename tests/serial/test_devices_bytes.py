@@ -1,7 +1,7 @@
-"""Codecs on memory of a GPU: frames, values and sums are those of the host, bit for bit.
+"""Codecs on GPU memory: frames, values and sums equal the host's, bit for bit.
 
-The GPU is the executor behind the library that stands for NVIDIA's; with ``--gpu`` it is this machine's,
-through CuPy, and arrays are as large as it takes to fill one.
+The GPU is the executor behind the stand-in driver; with ``--gpu`` it is this machine's, through CuPy, and
+arrays are large enough to fill it.
 """
 
 from contextlib import suppress
@@ -23,7 +23,7 @@ from compcoll.frame import HEADER_NBYTES, pack_header
 
 REALS = [dtype for dtype in FLOATS if dtype.kind != "c"]
 F4, F8 = np.dtype("f4"), np.dtype("f8")
-#: Around the sizes of blocks, of a thread's and a warp's part, and of tiles.
+#: Sizes around those of blocks, of tiles, and of the parts of threads and warps.
 SIZES = (1, 5, 31, 64, 127, 129, 515, 2049)
 SPECS = [
     *(f"zfp:rate={rate}" for rate in (2.25, 5, 8, 11.3, 16, 20, 24, 31, 32)),
@@ -44,12 +44,12 @@ SPECS = [
     "float",
 ]
 WIDE = [f"zfp:rate={rate}" for rate in (3, 33, 40.5, 48, 55, 64)]
-#: One of each codec.
+#: One spec of each codec.
 EACH = ["zfp:rate=8", "int8", "int4:block=32", "fp8", "bfp", "szp:abs=1", "mpc", "float", "raw"]
 CASES = [(spec, REALS[(i + k) % 4]) for i, spec in enumerate(SPECS) for k in (0, 1)]
 CASES += [(spec, F8) for spec in WIDE]
 CASES += [(spec, np.dtype(name)) for spec in EACH for name in ("c8", "c16")]
-#: Rates whose codes end anywhere in a word, too.
+#: More rates, whose codes end anywhere in a word.
 ENDS = ["zfp:rate=9.25", "zfp:rate=15.75", "zfp:rate=31.5"]
 PAYLOADS = [(spec, np.dtype(name)) for spec in SPECS + ENDS for name in ("f2", "f4", "f8")]
 PAYLOADS += [(spec, F8) for spec in WIDE]
@@ -60,22 +60,22 @@ BLOCKS += [(16, np.dtype("c8")), (64, F8)]
 DIMS = (1, 7, 32)
 SMOOTH = [(dtype, DIMS[i % 3]) for i, dtype in enumerate(sorted(dtypes.CODES, key=dtypes.code_of))]
 SMOOTH = list(dict.fromkeys(SMOOTH + [(dtype, dim) for dtype in (F4, F8) for dim in DIMS]))
-TILE = 1024  # values that a block of threads takes of bfp at a time
+TILE = 1024  # values of bfp that a block of threads handles at a time
 
 
 @pytest.fixture
 def large(request):
-    """Elements of an array that is coded for a while."""
+    """Number of elements that keep a codec busy for a while."""
     return 1 << 22 if request.config.getoption("gpu", False) else 1 << 12
 
 
 def launches(cupy):
-    """How many kernels were launched, which a GPU itself does not tell."""
+    """Number of launched kernels; 0 on a GPU itself, which does not count them."""
     return cupy.launches() if hasattr(cupy, "launches") else 0
 
 
 def outcome(decode_one, *arguments):
-    """The values of a frame, or none where it is refused."""
+    """The values of a frame, or None if it is refused."""
     with suppress(FrameError):
         return decode_one(*arguments).reshape(-1)
     return None
@@ -93,7 +93,7 @@ def test_bytes_are_those_of_the_host(cupy, large, spec, dtype):
 @pytest.mark.parametrize(("dtype", "dim"), SMOOTH, ids=str)
 @pytest.mark.exhaustive(but=8)
 def test_smooth_data_of_any_type(cupy, dtype, dim):
-    """Arrays that MPC is made for, of sizes around those of words, groups and tiles."""
+    """mpc on smooth arrays equals the host, for sizes around those of words, groups and tiles."""
     for n in (64, 1025, 5001):
         array = (100 * np.sin(np.arange(n) / 400)).round().astype(dtype)
         found = check(cupy, f"mpc:dim={dim}", array)
@@ -103,7 +103,7 @@ def test_smooth_data_of_any_type(cupy, dtype, dim):
 
 @pytest.mark.parametrize("dtype", REALS, ids=str)
 def test_planes_of_every_form(cupy, dtype):
-    """Planes of `float`: coded with few and with many escapes, bits, constant ones, noise."""
+    """float equals the host with few and many escapes, stored bits, constant planes and noise."""
     found = []
     for n in (64, 4097, 9001):
         rng = np.random.default_rng(n)
@@ -118,7 +118,7 @@ def test_planes_of_every_form(cupy, dtype):
 @pytest.mark.parametrize("dtype", REALS[:3], ids=str)
 @pytest.mark.parametrize("bits", [2, 3, 5, 7, 8, 9, 12, 15, 16, 17, 20, 23, 24])
 def test_bits_of_bfp_that_the_compiler_knows(cupy, bits, dtype):
-    """Smooth, rough and constant blocks, zeros, and steps of the least size, in tiles and parts of one."""
+    """Kernels for a fixed number of bits equal the host on smooth, rough, constant, zero and tiny blocks."""
     params = codec(f"bfp:bits={bits}").params(dtype, (1,))
     assert kernels.decoders("bfp", dtype, params, True)[0].module.endswith(f"-{bits}")
     assert (
@@ -129,7 +129,7 @@ def test_bits_of_bfp_that_the_compiler_knows(cupy, bits, dtype):
     smooth = np.cumsum(rng.standard_normal(2 * TILE + 70)) / 100
     tiny = np.ldexp(rng.standard_normal(TILE), rng.integers(-149, -120, TILE))
     mixed = np.where(np.arange(TILE) // 64 % 3, -rng.standard_normal(TILE), np.arange(TILE) // 300)
-    # The value in front of a block is larger than those in it, and more than 2^22 steps.
+    # The value before a block exceeds the block's values, and 2^22 steps.
     falls = np.cumprod(1 - 2.0 ** (bits - 24) * rng.random((8, 16, 1)) ** 3, axis=1)
     falling = 1000 * rng.random((8, 1, 1)) * falls * (1 + 2.0**-23 * rng.integers(0, 2, (8, 16, 64)))
     for part in (smooth, smooth[: TILE - 1], np.concatenate([tiny, mixed, np.zeros(TILE), falling.ravel()])):
@@ -138,7 +138,7 @@ def test_bits_of_bfp_that_the_compiler_knows(cupy, bits, dtype):
 
 @pytest.mark.parametrize(("rate", "dtype"), BLOCKS, ids=str)
 def test_blocks_of_two_and_three_dimensions(cupy, large, rate, dtype):
-    """Smooth and noisy parts, and a corner of zeros; and values of every exponent side by side."""
+    """zfp in 2 and 3 dimensions equals the host on smooth, noisy and zero parts, and on mixed exponents."""
     shapes = [(1, 1), (5, 7), (9, 130), (1, 1, 1), (3, 1, 5), (3, 5, 6), (2, 9, 41)]
     for shape in [*shapes, (301, 400), (41, 64, 130)] if large > 1 << 20 else shapes:
         rng = np.random.default_rng(0)
@@ -153,13 +153,13 @@ def test_blocks_of_two_and_three_dimensions(cupy, large, rate, dtype):
             check(cupy, f"zfp:rate={rate}", wild.astype(dtype))
 
 
-# Values that are hard to take, or not taken.
+# Values that are hard to encode, or refused.
 
 
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "zfp:rate=16", "zfp:rate=29", *EACH[1:5]])
 @pytest.mark.parametrize("dtype", REALS, ids=str)
 def test_random_bit_patterns(cupy, spec, dtype):
-    """Values of every exponent, subnormals too; the latter also beside what zfp just carries."""
+    """Values of every exponent equal the host's, also subnormals next to values that zfp just carries."""
     rng = np.random.default_rng(7)
     mantissa = 7 if dtype == dtypes.BFLOAT16 else np.finfo(dtype).nmant
     for top in range(8 * dtype.itemsize - 1 - mantissa):
@@ -176,7 +176,7 @@ def test_random_bit_patterns(cupy, spec, dtype):
 @pytest.mark.parametrize("spec", ["szp:rel=1e-3", "szp:rel=1e-9"])
 @pytest.mark.parametrize("dtype", REALS, ids=str)
 def test_a_relative_bound_takes_the_range_of_what_is_finite(cupy, spec, dtype):
-    """Nothing finite, values next to infinity, equal ones and subnormal ones."""
+    """Relative bounds equal the host's for no finite values, and for huge, equal and subnormal ones."""
     about, n = np.finfo(F4 if dtype == dtypes.BFLOAT16 else dtype), 300
     special = [values(dtype, n, seed) for seed in range(2)]
     special[0][[3, 77, 200]] = np.nan, np.inf, -np.inf
@@ -197,7 +197,7 @@ def test_a_relative_bound_takes_the_range_of_what_is_finite(cupy, spec, dtype):
     ids=str,
 )
 def test_values_that_are_refused_go_lossless(cupy, spec, dtype):
-    """Values that are not finite, and magnitudes too small for zfp or too large for bfp, anywhere."""
+    """NaN and infinities become lossless frames; values at zfp's and bfp's limits equal the host's."""
     bad = [(0, np.nan), (31, np.inf), (1023, -np.inf), (1024, np.nan), (1028, np.inf)]
     bad += [(slice(4, 8), 2.0**-99)] * spec.startswith("zfp") + [(1026, 2.0**125)] * spec.startswith("bfp")
     for at, value in bad:
@@ -280,13 +280,13 @@ def test_what_does_not_fit_is_refused(cupy):
 
 @pytest.mark.parametrize("spec", EACH)
 def test_damage_is_noticed(cupy, spec):
-    """Damage of the payload's bytes; and of its size and of parameters, upon which kernels rely."""
+    """A damaged payload raises; a damaged size or parameter raises before a kernel is launched."""
     frame = codec(spec).encode(array := values(F4, 2049), checksum=spec != "float")
     info, out = inspect(frame), Array(cupy, np.zeros_like(array)).memory
     assert info.codec == spec.partition(":")[0]
     kept = 64 if info.codec in ("szp", "mpc") else info.payload_nbytes - 4
     changes = [(kept, info.params), (info.payload_nbytes, (info.params[0] + 1000, 7))]
-    # The parameters of the others are not looked at.
+    # The other codecs do not check parameters.
     for size, params in changes[: 2 if info.codec in ("zfp", "int8", "int4", "fp8", "bfp", "mpc") else 1]:
         changed = frame[: HEADER_NBYTES + size].copy()
         pack_header(changed, replace(info, params=params, payload_nbytes=size))
@@ -310,8 +310,9 @@ def test_a_scale_that_is_none_is_refused(cupy, spec, dtype):
 
 @pytest.mark.parametrize(("spec", "dtype"), PAYLOADS, ids=str)
 def test_any_payload_is_decoded_within_bounds(cupy, spec, dtype):
-    """Whatever its bytes are. zfp's mean what they do to the host: codes that end anywhere, planes of zeros
-    without end, blocks of no values that are not all zeros.
+    """Random payload bytes are decoded within bounds, and zfp decodes them as the host does.
+
+    The bytes have codes that end anywhere, endless planes of zeros, and empty blocks that are not all zeros.
     """
     rng, name = np.random.default_rng(1), spec.partition(":")[0]
     for shape, ones in (((700,), 0.5), ((2049,), 0.03), ((15, 22), 0.5), ((8, 8, 9), 0.2)):
@@ -339,14 +340,14 @@ def test_damage_of_float_is_told_as_the_host_does(cupy, dtype):
     assert refused > 3
 
 
-# Calls of several chunks, and what is in streams before.
+# Calls of several chunks, and the order in streams.
 
 
 def test_kernels_come_after_what_is_in_the_current_stream(cupy, large):
     array = values(F4, large)
     host = codec("zfp:rate=8").encode(array)
     source, late = cupy.asarray(array), cupy.zeros(array.size, np.float32)
-    cupy.cuda.get_current_stream().synchronize()  # the one below does not wait for it
+    cupy.cuda.get_current_stream().synchronize()  # the stream below does not wait for this one
     with cupy.cuda.Stream(non_blocking=True):
         for _ in range(50):  # keeps the stream busy until the values arrive
             late += 1
@@ -358,7 +359,7 @@ def test_kernels_come_after_what_is_in_the_current_stream(cupy, large):
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "szp:abs=1e-3", "mpc", "float", "lossless"])
 @pytest.mark.parametrize("direct", [False, True])
 def test_chunks_of_one_call(cupy, large, spec, direct):
-    """Encoded and decoded in batches, after what is in the caller's stream; frames on either side."""
+    """Chunks are coded in batches, after the caller's stream, with frames on the host and on the GPU."""
     array, nbytes = values(F4, 5 * large // 4 + 1000), large
     chunks = [array[i : i + nbytes // 4] for i in range(0, array.size, nbytes // 4)]
     with cupy.cuda.Stream(non_blocking=True):

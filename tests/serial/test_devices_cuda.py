@@ -1,4 +1,4 @@
-"""Calls of CuPy, and the rules of NVIDIA's driver, on the library that stands for it."""
+"""CuPy's arrays, and the rules of NVIDIA's driver, on the stand-in driver."""
 
 import ctypes
 import os
@@ -57,7 +57,7 @@ def test_cupy_arrays_of_bfloat16(cupy):
 
 
 class Described:
-    """Memory of a device whose owner describes it otherwise."""
+    """Device memory with changes to its ``__cuda_array_interface__``."""
 
     def __init__(self, array, **changes):
         self.array, self.changes = array, changes
@@ -80,10 +80,10 @@ def test_types_of_torch_that_frames_do_not_hold():
 
 
 def test_the_stream_that_values_come_from_is_waited_for(cupy):
-    """Version 3 of the interface: 1 is the default stream, no stream at all is nothing to wait for."""
+    """Encoding waits for the interface's stream: 1 is the default stream, None means no wait."""
     device, late = Device(), np.arange(1000, dtype="f4")
     host, other = codec("bfp").encode(late), Stream(device)
-    codec("bfp").encode(device.array(late))  # from here on no kernel is loaded
+    codec("bfp").encode(device.array(late))  # all kernels are loaded from here on
     with Stream(device, non_blocking=True), other:
         array = device.array(np.zeros_like(late))
         device.fill_later(array, late)
@@ -151,7 +151,7 @@ def test_a_module_that_cannot_be_loaded_is_compiled(cupy, tmp_path, monkeypatch)
 
 
 def test_frames_and_values_for_torch_are_torch_s_memory(cupy, monkeypatch):
-    """Whose allocator then knows the streams that read them."""
+    """torch's allocator owns frames and decoded values, so that it knows the streams that read them."""
     torch = pytest.importorskip("torch")
     device, made = Device(), []
 

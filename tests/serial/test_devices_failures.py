@@ -1,4 +1,4 @@
-"""GPUs that fail, which is for good, and what comes first in a process: in processes of their own."""
+"""GPUs that fail, which is permanent, and first calls of a process, each in a process of its own."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def mine(i=0):
 
 
 def run(program: str, *arguments: object) -> list[str]:
-    """The lines that a program's ranks print."""
+    """Run a program on two ranks; return the lines that they print."""
     load()
     build()
     command = [find_mpiexec(), "-n", "2", sys.executable, "-c", COMMON + program, *map(str, arguments)]
@@ -91,16 +91,16 @@ with standin.installed():
 """
 
 
-#: A form of a call with its codec, on GPUs it has served or not; jobs, each with the driver's call that is
-#: the first to fail on the first GPU, and how much later it is on the next: every second one up to 60 between
-#: the forms. A cold call loads kernels first, some hundred functions.
+#: Form of a call, codec, warm or cold GPUs, and jobs. A job has the first driver call that fails on the
+#: first GPU, and how many calls later it is on each next GPU; the forms together have every second call up
+#: to 60. A cold call loads kernels first, some hundred driver calls.
 FAILURES = [
     ("Alltoall", "mpc", "warm", [(0, 4)]),
     ("Ialltoall", "mpc", "warm", [(2, 4)]),
     ("messages", "mpc", "warm", [(1, 4)]),
     ("Alltoall", "mpc", "cold", [(0, 1), (100, 8)]),
     ("Ialltoall", "mpc", "cold", [(16, 5)]),
-    ("messages", "mpc", "cold", [(3, 8)]),  # not `none`: MPI cannot end others' waits for what is not sent
+    ("messages", "mpc", "cold", [(3, 8)]),  # not `none`: MPI cannot end waits for messages that are not sent
     ("Alltoall", "none", "warm", [(0, 4)]),
     ("Ialltoall", "none", "cold", [(0, 2)]),
 ]
@@ -109,7 +109,7 @@ FAILURES = [
 @pytest.mark.parametrize(("name", "codec", "warm", "jobs"), FAILURES)
 @pytest.mark.exhaustive
 def test_a_gpu_that_fails_after_some_calls(name, codec, warm, jobs):
-    """All ranks raise, or have the right values; and host memory is served in any case."""
+    """Each rank raises or has the right values, and later calls on host memory are right."""
     found: dict[int, str] = {}
     for first, step in jobs:
         lines = [line.split(" ", 1) for line in run(FAILING, first, step, codec, warm, name)]
@@ -165,7 +165,7 @@ with standin.installed():
 )
 @pytest.mark.exhaustive(but=1)
 def test_a_call_in_a_captured_stream(name, who, codec):
-    """The first one on a GPU, or one of all ranks or of one rank alone, which makes it again afterwards."""
+    """A call in a capture raises and keeps the capture valid; made again outside, it has the right values."""
     assert "".join(run(CAPTURED, who, codec, name)) == "right" * 2
 
 

@@ -1,4 +1,4 @@
-"""Kernels whose blocks wait for each other, under many orders of blocks; and that wrong ones show."""
+"""Kernels whose blocks wait for each other are right in every order of blocks, and mistakes show."""
 
 import ctypes
 import subprocess
@@ -11,7 +11,7 @@ from gpu_arrays import check
 from compcoll.devices.nvrtc import csrc_dir
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="needs g++ on x86-64")
-#: Each tile's size is its index + 1; the result is where it begins.
+#: Kernel with tiles of index + 1 elements, whose results are the tiles' first elements.
 KERNEL = r"""
 using namespace compcoll::CC_LEVEL::cuda;
 struct Slot { uint64_t drawn; };
@@ -39,7 +39,7 @@ extern "C" __attribute__((visibility("default"))) unsigned windows_behind_the_fi
   return n;
 }
 """
-#: Counts the windows of 32 tiles that a block of threads looks at beyond the nearest.
+#: Patches that count the windows of 32 tiles that a block visits beyond the nearest.
 COUNTED = (
     (
         "constexpr uint64_t own_size = 1ull << 62,",
@@ -47,7 +47,7 @@ COUNTED = (
     ),
     ("end -= 32) {", "end -= 32) {\n      further += lane == 0 && end != tile;"),
 )
-#: What is right, and what is not.
+#: Right and wrong text of each mistake.
 MISTAKES = {
     "a tile by a block's number": (
         "slot = count_up(reinterpret_cast<uint64_t*>(job.scratch))",
@@ -68,7 +68,7 @@ MISTAKES = {
 
 
 def compiled(folder, mistake=None):
-    """The kernel above as a function."""
+    """Compile the kernel, with a mistake or without; return its function."""
     text = (csrc_dir() / "cuda" / "scan.cuh").read_text()
     if mistake:
         right, wrong = MISTAKES[mistake]
@@ -97,7 +97,7 @@ def compiled(folder, mistake=None):
 
 
 def sound(run, grid, tiles, seed, resident=6):
-    """Whether all tiles' places are right."""
+    """True if the first elements of all tiles are right."""
     scratch, found = np.zeros(1 + tiles, np.uint64), np.full(tiles, 77, np.uint64)
     addresses = ctypes.c_void_p(scratch.ctypes.data), ctypes.c_void_p(found.ctypes.data)
     problem = run(grid, ctypes.c_uint64(tiles), *addresses, ctypes.c_uint64(seed), resident)
@@ -117,7 +117,7 @@ def test_places_are_right_in_any_order(right):
 
 
 def test_places_are_right_where_more_blocks_wait_than_a_window_has_tiles(right):
-    """As on a GPU, where a thousand blocks run at a time."""
+    """Results are right if more blocks wait than a window has tiles, as on a GPU."""
     right.library.windows_behind_the_first()
     for seed in range(1, 41):
         assert sound(right, 48 + seed % 9, 150, seed, resident=48), seed
@@ -134,7 +134,7 @@ def test_an_order_shows_each_mistake(tmp_path, mistake):
 @pytest.mark.parametrize("spec", ["mpc", "mpc:dim=3", "szp:abs=0.5", "szp:rel=1e-3", "float"])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 def test_codecs_in_several_tiles(cupy, spec, dtype):
-    """Blocks of threads take turns in another order for each launch."""
+    """Codecs over several tiles equal the host, with another order of blocks for each launch."""
     for n in (9999, 20001):
         found = check(cupy, spec, (100 * np.sin(np.arange(n) / 400)).round().astype(dtype))
         assert found == spec.partition(":")[0]

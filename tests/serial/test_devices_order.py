@@ -1,4 +1,4 @@
-"""What a GPU would do wrong without a word: values that come late, on a communicator of one rank."""
+"""Errors that a GPU would not report: calls that do not wait for late values, on one rank."""
 
 import ctypes
 
@@ -26,7 +26,7 @@ def comm(request):
 @pytest.mark.parametrize("call", ["Sendrecv", "Isend", "Scan", "Allgather", "Ialltoall", "Allreduce_init"])
 @pytest.mark.parametrize("on", [(True, True), (True, False), (False, True)])
 def test_calls_come_after_what_is_in_the_stream(comm, device, call, on):
-    """What is sent gets its values late, and the result's memory is still to be written by something else."""
+    """A call waits for earlier work in the stream: values to send, and a write to the result's memory."""
     expected = values(np.dtype("f4"), 1000)
     for seed in range(5):
         device.lib.standin_set_seed(seed)
@@ -57,7 +57,7 @@ def test_calls_come_after_what_is_in_the_stream(comm, device, call, on):
 @pytest.mark.parametrize("call", ["Allreduce", "Send"])
 def test_a_capture_is_an_error_that_names_graphs(comm, device, call):
     array = device.array(np.ones(1000, "f4"))
-    comm.Allreduce(array, array.get())  # from here on nothing is loaded
+    comm.Allreduce(array, array.get())  # all kernels are loaded from here on
     with Stream(device) as stream:
         device.call("cuStreamBeginCapture_v2", stream.ptr, 1)
         with pytest.raises((MPI.Exception, RuntimeError), match="captured into a graph"):

@@ -1,7 +1,7 @@
-"""Faults planted in copies of kernels, which a GPU would show or pass over: the executor finds them.
+"""The executor finds faults planted in copies of kernels, whether a GPU would show them or not.
 
-Unnoticed stay an "or" or a sum that is not atomic and a fence that is missing: what goes on between two
-barriers is not interleaved.
+Non-atomic ORs and sums, and missing fences, are not found: threads are not interleaved between two
+barriers.
 """
 
 import re
@@ -18,8 +18,8 @@ from compcoll.devices.nvrtc import csrc_dir
 
 pytestmark = pytest.mark.skipif(not compiler(), reason="needs g++ on x86-64")
 
-#: By what it is: the codec that meets it, the file, what is right there and what is not, and how the executor
-#: puts it, whose results are wrong where it says nothing.
+#: Codec, file, right text, wrong text, and the executor's message for each fault. Without a message, the
+#: results are wrong.
 FAULTS = {
     "a barrier that is missing": (
         "raw",
@@ -78,14 +78,14 @@ FAULTS = {
         "an access beside a shared variable",
     ),
 }
-#: What the compiler's checks of each access find.
+#: Faults that the compiler's checks of each access find.
 BY_SANITIZERS = {
     "a load that is not aligned",
     "a shift by all bits, which a processor takes for none",
     "an index one past an array",
 }
 EXHAUSTIVE = pytest.mark.exhaustive
-#: One by the executor itself, and one by the compiler's checks.
+#: One fault that the executor itself finds, and one that the compiler's checks find.
 SAMPLE = {"a barrier that is missing", "an index one past an array"}
 #: The only kernels of a codec that are compiled: those that encode and decode float32.
 KERNELS = {
@@ -115,7 +115,7 @@ with standin.installed() as cupy:
 
 
 def outcome(folder, codec, file, right, wrong, flags=PLAIN):
-    """What became of encoding and decoding by kernels with a fault."""
+    """Encode and decode by kernels with a fault; return the finished process."""
     sources = folder / "csrc"
     shutil.copytree(csrc_dir(), sources, ignore=shutil.ignore_patterns("engine", "preload"))
     text = (sources / "cuda" / file).read_text()
@@ -141,7 +141,7 @@ def test_a_fault_is_found(tmp_path, fault):
 
 
 def test_where_all_tests_run_accesses_are_checked(tmp_path, monkeypatch):
-    """In a sample by a library that is there; where there is none, a plain one compiles faster."""
+    """All tests use the checked library; a sample uses it if it exists, and a plain one otherwise."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("EXHAUSTIVE", "1")
     checked = library_path()

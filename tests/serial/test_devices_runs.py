@@ -1,4 +1,4 @@
-"""Runs on memory of a GPU, on a rank that sends to itself."""
+"""Runs of schedules on GPU memory, on a rank that sends to itself."""
 
 import os
 import subprocess
@@ -49,7 +49,7 @@ def on_gpu(array):
 
 
 class Call:
-    """A call on a device, with the values that it gets later."""
+    """A call on a device, whose values are filled in asynchronously."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Call:
         nan_at=None,
         plain=False,
     ):
-        self.first = next(_TAGS)  # which what is left of others does not have
+        self.first = next(_TAGS)  # leftover messages of other calls have other tags
         self.values = np.cumsum(np.random.default_rng(seed).standard_normal(n)).astype("f4")
         if nan_at is not None:
             self.values[nan_at] = np.nan
@@ -116,7 +116,7 @@ def test_runs_come_to_their_ends_beside_each_other(comm, device):
     ],
 )
 def test_every_way_of_a_frame(comm, device, spec, direct):
-    """Frames of known sizes and others, on the host and on the device; one is refused."""
+    """Frames of known and of unknown size have the right values, on the host and on the device."""
     for seed in range(3):
         device.lib.standin_set_seed(seed)
         call = Call(comm, device, all_at_once, seed, spec, 5 * N, direct)
@@ -188,7 +188,7 @@ def test_memory_streams_and_events_are_used_again(comm, device, direct):
     found = []
     for _ in range(12):
         device.drain()
-        assert device.sound()  # which frees memory of the test's own
+        assert device.sound()  # frees the test's own memory
         device.lib.standin_set_seed(1)
         internals.wait(Call(comm, device, all_at_once, n=9 * CHUNK, direct=direct).run)
         found.append([device.lib.standin_live(what) for what in (0, 1, 4, 5)])
@@ -201,7 +201,7 @@ def test_a_wait_has_its_time(comm, device):
     comm.Send(np.empty(0, np.uint8), 0, call.first + 5)
     with pytest.raises(ValueError, match="another rank met an error"):
         internals.wait(call.run, limit=10.0)
-    device.drain()  # which fills what nobody has read
+    device.drain()  # completes fills that nobody has waited for
 
 
 PROGRAM = """
@@ -253,7 +253,7 @@ os._exit(0)
     "what", ["fails", "one_that_is_under_way_fails", "no_device_memory", "no_pinned_memory"]
 )
 def test_in_a_process_of_its_own(what):
-    """What has failed stays so."""
+    """A failed GPU stays failed, another GPU works, and calls without free memory have the right values."""
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, what],

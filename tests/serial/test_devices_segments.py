@@ -1,4 +1,4 @@
-"""Frames of GPUs in memory that ranks of a node share, on the stand-in: registered, refused, and full."""
+"""GPU frames in memory shared by a node's ranks, on the stand-in: registered, refused, and full."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from executor import compiler
 from compcoll.cli import launch
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="needs g++ on x86-64")
-#: What each rank registers of its own segment, and of that of each rank whose frames come to its GPU.
+#: Bytes that a rank registers of its own segment, and of each segment from which its GPU receives.
 PIECE = 64 << 20
 
 PROGRAM = """
@@ -114,7 +114,7 @@ if world.rank == 0:
 
 
 def job(mode: str, nodes: str = "") -> tuple[list[dict], str]:
-    """The output of three ranks, and their standard errors."""
+    """Run three ranks; return their output and their stderr."""
     return _job(mode, nodes)
 
 
@@ -168,7 +168,7 @@ def test_registered_memory_keeps_its_pages():
 
 
 def test_copies_do_not_have_the_host_wait():
-    """True of frames that the driver refuses to share as well: they lie in pinned memory."""
+    """No copy uses pageable memory: frames that the driver refuses to share are in pinned memory."""
     for mode in ("many", "other addresses", "refused", "refused on one", "full"):
         assert all(one["pageable"] == 0 for one in job(mode)[0]), mode
 

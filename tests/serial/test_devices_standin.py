@@ -1,4 +1,4 @@
-"""The stand-in for NVIDIA's driver: what a program that is wrong meets there, on which other tests rely."""
+"""The stand-in for NVIDIA's driver reports the errors of programs, on which other tests rely."""
 
 import ctypes
 import gc
@@ -25,7 +25,7 @@ def device():
 
 @contextmanager
 def current(device):
-    """Have a device's context be the caller's, as the library has for its calls."""
+    """Make a device's context current, as the library does for its calls."""
     device.call("cuInit", 0)
     device.lib.cuCtxPushCurrent_v2(device.context)
     try:
@@ -35,7 +35,7 @@ def current(device):
 
 
 def pinned(device, values):
-    """Pinned memory with values: the address, and a view."""
+    """Address and view of pinned memory with values."""
     address = device.made("cuMemHostAlloc", values.nbytes, 1)
     view = np.ndarray(values.shape, values.dtype, (ctypes.c_uint8 * values.nbytes).from_address(address))
     view[...] = values

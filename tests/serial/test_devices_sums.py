@@ -1,4 +1,4 @@
-"""Kernels by themselves, as no codec launches them on an array: sums, conversions, and checksums."""
+"""Kernels that no codec launches on an array alone: sums, conversions, and checksums."""
 
 import kernel_jobs
 import numpy as np
@@ -28,7 +28,7 @@ def place(array, shift=0):
 
 
 def add(executor, pairs):
-    """Sums of pairs of frames, or statuses; and what is wrong with the terms."""
+    """Add pairs of frames; return the sums, or statuses, and the problems of the terms."""
     infos = [tuple(map(inspect, pair)) for pair in pairs]
     payloads = [tuple(place(f[HEADER_NBYTES:]) for f in pair) for pair in pairs]
     outs = [Memory(HEADER_NBYTES + a.nbytes + SLACK) for a, _ in infos]
@@ -44,7 +44,7 @@ def add(executor, pairs):
 @pytest.mark.parametrize("bound", [1e-3, 0.5, 1e-7])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_sums_of_frames_are_those_of_the_host(executor, bound, dtype):
-    """With blocks stored unchanged in either term, integers that leave 32 bits, and several tiles."""
+    """Sums equal the host's, also with raw blocks in a term, integers beyond 32 bits, and several tiles."""
     real, pairs = dtypes.real_dtype(dtype), []
     for n in (1, 31, 32, 33, 1001, 9000):
         a, b = values(dtype, n, n), values(dtype, n, n + 1)
@@ -64,7 +64,7 @@ def test_sums_of_frames_are_those_of_the_host(executor, bound, dtype):
 
 
 def test_a_damaged_term_is_noticed(executor):
-    """Among terms that are not; any other payload stays within bounds."""
+    """Only the damaged term is reported, and random payloads are added within bounds."""
     frames = [codec("szp:abs=1e-3").encode(values(np.dtype("f4"), 300, seed)) for seed in range(4)]
     pairs = [frames[:2], frames[2:]]
     pairs[1][1][HEADER_NBYTES + 50] ^= 4
@@ -81,7 +81,7 @@ def test_a_damaged_term_is_noticed(executor):
 
 
 def converted(executor, array, dtype):
-    """An array by the kernel that converts, at an aligned address and behind one."""
+    """Convert an array by a kernel, at an aligned address and one element after it."""
     found = []
     (kernel,) = kernels.converters(array.dtype, dtype)
     for first in (0, 1):
@@ -104,7 +104,7 @@ def converted(executor, array, dtype):
 
 @pytest.mark.parametrize("dtype", [np.dtype("f2"), dtypes.BFLOAT16], ids=str)
 def test_16_bit_floats_in_accumulators(executor, dtype):
-    """Every one of them widened, and what lies between and beside them rounded."""
+    """Every 16-bit float is widened exactly; values between and next to them are rounded as by NumPy."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     wide = halves.astype("f4")
     assert same(converted(executor, halves, np.dtype("f4")), wide)

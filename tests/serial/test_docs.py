@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: Commands of README.md that are run in a clone; what they need they install themselves.
+#: Commands of README.md for a clone, which install what they need.
 COMMAND = re.compile(r"^    (make \w[^#\n]*?) *(?:#.*)?$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 
@@ -19,7 +19,7 @@ def test_links_lead_to_files(page):
 
 
 def test_messages_of_the_preloaded_library_are_explained():
-    """What a program in C or Fortran may print is on the page where its user looks for it."""
+    """Every problem that the preloaded library prints is explained in docs/troubleshooting.md."""
     page = (ROOT / "docs/troubleshooting.md").read_text()
     source = "".join(path.read_text() for path in sorted((ROOT / "csrc/layer").glob("*.cpp")))
     problems = re.findall(r'problem = "([^"]+)"', source)
@@ -40,7 +40,7 @@ def test_ci_begins_with_the_commands_of_the_readme():
 
 
 def test_each_promise_has_tests():
-    """CONTRIBUTING.md names some for each promise of README.md and each section of the sharp bits."""
+    """CONTRIBUTING.md names existing tests for README.md's promises and for sections of the sharp bits."""
     page = (ROOT / "CONTRIBUTING.md").read_text()
     promises = re.findall(r"^(\d\. )\*\*(.*)\.\*\*", (ROOT / "README.md").read_text(), re.MULTILINE)
     sharp = (ROOT / "docs/sharp-bits.md").read_text()

@@ -1,4 +1,4 @@
-"""The compiled engine on a rank that sends to itself: its frames and errors are those of Python."""
+"""The compiled engine on a rank that sends to itself: frames and errors equal Python's."""
 
 import math
 from collections import Counter
@@ -44,7 +44,7 @@ N, CHUNK = 3000, 1024
 
 
 class Own(Codec):
-    """A codec of another package: the bytes backwards."""
+    """Another package's codec, which reverses the bytes."""
 
     name = "own"
     lossless = True
@@ -106,7 +106,7 @@ def run(comm, algorithm, spec, sends, recvs, *, recv_hook=None, chunk=CHUNK, **o
 
 
 def frames_of(comm, spec, values) -> tuple[list[np.ndarray], np.ndarray, _engine.Outcome]:
-    """The frames of the chunks, and what was decoded."""
+    """The chunks' frames, the decoded values, and the outcome."""
     frames, out = [], np.zeros_like(values)
     outcome = run(
         comm, to_itself, spec, [values], [out], recv_hook=lambda message: frames.append(message.copy())
@@ -186,7 +186,7 @@ def test_codec_of_another_package_that_fails(comm, own, monkeypatch):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("spec", ["szp:rel=1e-1", "zfp:rate=6", "int4"])
 def test_sums_near_the_largest_number(comm, spec, dtype):
-    """Errors make no sum infinite that is not; in float16, where they still may, there is no bound."""
+    """Codec errors make no finite sum infinite; in float16, where they may, no bound is reported."""
     most = float(ml_dtypes.finfo(dtype).max)
     rng = np.random.default_rng(1)
     for scale in (1.0, 0.99, 0.9, 1e-3, 1e-30):
@@ -195,7 +195,7 @@ def test_sums_near_the_largest_number(comm, spec, dtype):
         share = rng.random(N)
         a, b = (x.astype(dtype) for x in (share * whole * most, (1 - share) * whole * most))
         exact = a.astype(np.longdouble) + b.astype(np.longdouble)
-        a[np.abs(exact) > most] = 0  # by the rounding of the two
+        a[np.abs(exact) > most] = 0  # if rounding the terms makes it so large
         wide = np.dtype("f4") if dtype.itemsize == 2 else dtype
         got = np.zeros(N, dtype)
 
@@ -218,7 +218,7 @@ def test_sums_near_the_largest_number(comm, spec, dtype):
 @pytest.mark.parametrize("dtype", [*FLOATS, np.dtype("i4")], ids=str)
 @pytest.mark.parametrize("spec", ["raw", "lossless", "zfp:rate=12", "szp:abs=1e-3", "int8"])
 def test_sums(comm, spec, dtype):
-    """Frames are added to accumulators, and as they are."""
+    """Frames are added to accumulators, and to each other without decoding, with the right values."""
     a, b = data(N, dtype), data(N, dtype, 1)
     wide = np.dtype("f4") if dtype.itemsize == 2 else dtype
     total, both = np.zeros(N, dtype), np.zeros(N, dtype)
@@ -243,7 +243,7 @@ def test_sums(comm, spec, dtype):
 
 @pytest.mark.parametrize("dtype", [np.dtype("f2"), BF16], ids=str)
 def test_rounding_is_numpys(comm, dtype):
-    """Sums of 16-bit floats are rounded once, to nearest even, whatever they are."""
+    """Sums of 16-bit floats are rounded once, to nearest even, for all bit patterns."""
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 1 << 16, 1 << 16, np.uint16).view(dtype) for _ in range(2))
     out = np.zeros_like(a)
@@ -336,7 +336,7 @@ def test_frame_of_another_size_or_type(comm):
 
 
 def test_what_fails_poisons_what_depends_on_it(comm):
-    """After an error, frames are empty messages, and everything ends."""
+    """After an error, empty messages are sent in place of frames, and the run ends."""
     values, out, seen = data(N, "f4"), np.zeros(N, "f4"), []
 
     def recv_hook(message: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Segments take the memory that their frames need: limits of the system, and what lies beyond them."""
+"""Segments map only the memory that frames need, and calls are right at the system's limits."""
 
 import json
 import os
@@ -12,9 +12,9 @@ from compcoll.cli import launch
 from compcoll.engine.memory import memory_nbytes
 
 MIB = 1 << 20
-#: What a segment grows by; the mailbox, which is mapped before any call, is shorter than the other.
+#: Bytes by which a segment grows, and upper limit of the mailbox, which is mapped before any call.
 PIECE, MAILBOX = 64 * MIB, MIB
-#: The job's ranks, of which the first two share memory.
+#: Nodes of the job's ranks, of which the first two share memory.
 NODES = "0,0,1"
 
 PROGRAM = """
@@ -155,7 +155,7 @@ def test_blocks_longer_than_a_piece():
 
 
 def test_programs_keep_their_share_of_addresses():
-    """Under a limit of addresses an array of two fifths of it can be made after calls."""
+    """Under RLIMIT_AS, an array of two fifths of the limit can be allocated after calls."""
     assert all(one["addresses of its own"] for one in job("limited"))
 
 
@@ -169,7 +169,7 @@ def test_memory_that_is_locked():
 
 
 def test_a_receiver_without_memory():
-    """One rank without memory gets an error; no rank waits for ever or has a wrong value."""
+    """A rank without memory gets an error, and no rank hangs or has a wrong value."""
     ends = [one["ends"] for one in job("without_memory")]
     assert ends[1] not in ("right", "wrong")
     assert "wrong" not in ends

@@ -1,4 +1,4 @@
-"""The programs of ``examples/``, each as its docstring says, in an empty folder."""
+"""The programs of ``examples/``, run as their docstrings say, in an empty folder."""
 
 import os
 import re
@@ -24,7 +24,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is no
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a command in an empty folder, outside of the ranks of these tests; its output."""
+    """Function that runs a command in an empty folder, outside of these tests' ranks; returns its output."""
     foreign = ("PMI_", "PMIX_", "OMPI_", "COMPCOLL_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
 

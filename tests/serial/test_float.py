@@ -1,4 +1,4 @@
-"""`float`: every bit pattern of every type, the same bytes on every level, and the ratios it is for."""
+"""`float`: every bit pattern round-trips, with equal bytes on every level, and ratios are large enough."""
 
 import hashlib
 from itertools import product
@@ -93,7 +93,7 @@ def test_other_versions_are_refused(level):
 
 
 def known(dtype: np.dtype) -> np.ndarray:
-    """Uniform in [-0.5, 0.5) in steps of 2^-16, from integers alone; every seventh value is zero."""
+    """Uniform values in [-0.5, 0.5) in steps of 2^-16, from integers alone; every seventh one is zero."""
     steps = np.arange(20000, dtype=np.uint64) * np.uint64(6364136223846793005) >> np.uint64(48)
     values = (steps.astype(np.int64) - 32768) / 65536
     values[::7] = 0
