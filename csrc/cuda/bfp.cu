@@ -5,7 +5,7 @@
   CC_KERNEL(bfp_decode_##name, bfp_decode<T, N, false>) \
   CC_KERNEL(bfp_decode_add_##name, bfp_decode<T, N, true>)
 #define CC_BFP_OF(...) CC_BFP(__VA_ARGS__)
-#ifdef CC_FIXED  // a module for one type and number of bits, such as f32_7, F32, 7
+#ifdef CC_FIXED  // module for one type and number of bits, such as f32_7, F32, 7
 CC_BFP_OF(CC_FIXED)
 #else
 CC_BFP(f32, F32, 0)

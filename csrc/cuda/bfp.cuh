@@ -1,7 +1,8 @@
-// bfp on the GPU: a warp has a tile, and its lanes are those of the payload. A block is two values of each lane.
+// bfp on the GPU: a warp handles a tile, and its lanes are those of the payload. A block is two values per
+// lane.
 //
-// N is the number of bits, for modules in which the compiler knows it: there dim is 1, rounding is to nearest, and
-// loops over a whole tile are unrolled. N = 0 stands for parameters of any kind, and for the last, partial tile.
+// N is the number of bits in modules for a fixed number: there dim is 1, rounding is to nearest, and loops
+// over a whole tile are unrolled. N = 0 is for all other parameters, and for the last, partial tile.
 #pragma once
 #include "../bfp.h"
 #include "checksum.cuh"
@@ -12,7 +13,7 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// To nearest even, of magnitudes that fit.
+// To nearest even, for magnitudes that fit.
 CC_HD uint32_t bfp_integer(float v) {
 #if defined(__CUDACC_RTC__)
   return uint32_t(__float2int_rn(v));
@@ -24,8 +25,8 @@ CC_HD uint64_t bfp_integer(double v) { return bfp::nearest_by_sum<double, uint64
 CC_HD float bfp_value(uint32_t q) { return float(int32_t(q)); }
 CC_HD double bfp_value(uint64_t q) { return bfp::value_by_sum<double, uint64_t>(q); }
 
-// Rounding to integers, which count from `zero` on: by conversion or, with magnitudes up to 2^22, by a sum whose
-// last bits they are.
+// Rounding to integers, offset by `zero`: by conversion or, for magnitudes up to 2^22, by a sum whose last
+// bits are the integer.
 template <uint32_t N, class F, bool small = N && N <= 22>
 struct BfpRounding {
   using Word = typename bfp::Form<F>::Word;
@@ -57,8 +58,8 @@ struct BfpTile {
 
   const bfp::Rules<F>& rules;
   const bfp::Layout<F>& layout;
-  uint64_t number, at;  // its first value
-  uint32_t blocks, lane, below;  // below: the lane `dim` before this one, round the corner
+  uint64_t number, at;  // index of its first value
+  uint32_t blocks, lane, below;  // below: the lane `dim` before this one, cyclically
 
   CC_HD BfpTile(const Job& job, const bfp::Rules<F>& r, const bfp::Layout<F>& l, uint64_t t)
       : rules(r), layout(l), number(t), at(t * values), lane(lane_id()), below((lane_id() - r.dim) & 31) {
@@ -67,7 +68,7 @@ struct BfpTile {
   }
   CC_HD uint64_t first_word() const { return number * rules.bits * bfp::row + lane; }
   CC_HD uint32_t rows() const { return uint32_t(bfp::Layout<F>::rows(blocks, rules)); }
-  // The lane's word of scales, in 32 bits; whether it has one.
+  // The lane's word of scales, counted in 32 bits; has_scales: true if there is one.
   CC_HD uint64_t scale_word() const { return layout.codes_nbytes / 4 + number * (most_blocks / 2) + lane; }
   CC_HD bool has_scales() const {
     return lane < most_blocks / 2 && number * (most_blocks / 2) + lane < layout.scales_nbytes / 4;
@@ -75,9 +76,9 @@ struct BfpTile {
   CC_HD uint64_t base_word() const {
     return (layout.codes_nbytes + layout.scales_nbytes) / sizeof(F) + number * rules.dim + lane;
   }
-  // Where dim is 1: the last lane's value.
+  // For dim = 1: the last lane's value.
   static CC_HD Word last(Word v) { return __shfl_sync(full_warp, v, 31); }
-  // Of each lane the value of the lane `dim` before it.
+  // The value of the lane `dim` before this one.
   CC_HD Word before(Word v) const {
     if constexpr (sizeof(Word) == 4) return __shfl_sync(full_warp, v, int(below));
     else
@@ -88,7 +89,7 @@ struct BfpTile {
   CC_HD bool is_whole(const Job& job) const { return job.n - at >= values; }
 };
 
-// A value of the tile; behind the last one, the last `dim` again and again.
+// A value of the tile; after the last value, the last `dim` values repeat.
 template <class T>
 CC_HD typename T::Sum bfp_load(const Job& job, const BfpTile<T>& tile, uint32_t i) {
   uint64_t at = tile.at + i;
@@ -100,7 +101,7 @@ CC_HD typename T::Sum bfp_load(const Job& job, const BfpTile<T>& tile, uint32_t 
   return T::value(reinterpret_cast<const typename T::Stored*>(job.src)[at]);
 }
 
-// The codes of a lane on their way into its words.
+// Packs a lane's codes into its words.
 template <class T>
 struct BfpWriter {
   using Word = typename BfpTile<T>::Word;
@@ -125,7 +126,7 @@ struct BfpWriter {
   }
 };
 
-// `largest`: a magnitude and a step.
+// `largest`: largest magnitude and step.
 template <class T, uint32_t N>
 CC_HD void bfp_encode_tile(const Job& job, const BfpTile<T>& tile, typename BfpTile<T>::Word (&largest)[2],
                            Checksum& sum) {
@@ -133,8 +134,8 @@ CC_HD void bfp_encode_tile(const Job& job, const BfpTile<T>& tile, typename BfpT
   using Word = typename BfpTile<T>::Word;
   using Stored = typename T::Stored;
   using Rounding = BfpRounding<N, F>;
-  constexpr uint32_t batch = bfp::tile_blocks<F>;  // rows, half of a tile's
-  Stored ahead[N ? batch : 1];  // all loads of a batch come before the first use
+  constexpr uint32_t batch = bfp::tile_blocks<F>;  // rows: half of a tile
+  Stored ahead[N ? batch : 1];  // loads of a batch are issued before the first use
   auto load_batch = [&](uint32_t first) {
     auto from = reinterpret_cast<const Stored*>(job.src) + tile.at + tile.lane;
 #pragma unroll
@@ -146,7 +147,7 @@ CC_HD void bfp_encode_tile(const Job& job, const BfpTile<T>& tile, typename BfpT
   };
   if constexpr (N > 0) load_batch(0);
   const bool begins = tile.begins();
-  F p = begins ? load(0) : F(0);  // counts where a block begins
+  F p = begins ? load(0) : F(0);  // only used at the start of a block
   auto words = reinterpret_cast<Word*>(job.dst);
   if (begins) {
     words[tile.base_word()] = bit_cast<Word>(p);
@@ -219,13 +220,13 @@ CC_HD void bfp_encode(const Job& job) {
   });
 }
 
-// The codes of a lane out of its words, which are all loaded before the first use where N is known.
+// Unpacks a lane's codes from its words. If N is known, all words are loaded before the first use.
 template <class T, uint32_t N>
 struct BfpReader {
   using Word = typename BfpTile<T>::Word;
   const Word* from;
   uint64_t index;
-  uint32_t rows;  // that are left
+  uint32_t rows;  // rows left
   Word word = 0;
   uint32_t at = 0;
   Word ahead[N ? N : 1];
@@ -268,8 +269,8 @@ struct BfpReader {
   }
 };
 
-// Differences become their sums from the block's begin on, dim being 1; returns the last sum. With few bits the sums
-// of both halves of a block share a word.
+// Replaces differences by their sums since the block's start, for dim = 1; returns the last sum. For few
+// bits, the sums of both halves of a block share a word.
 template <uint32_t N>
 CC_HD uint32_t bfp_sum(uint32_t& q0, uint32_t& q1) {
   auto last = BfpTile<F32>::last;
@@ -287,7 +288,7 @@ CC_HD uint32_t bfp_sum(uint32_t& q0, uint32_t& q1) {
   return end0 + end1;
 }
 
-// A finite value on its way out, rounded.
+// Stores a finite value, rounded.
 template <class T, bool adding>
 CC_HD void bfp_deliver(uint8_t* dst, uint64_t i, typename T::Sum v) {
   if constexpr (sizeof(typename T::Stored) == 2) {

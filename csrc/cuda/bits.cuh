@@ -1,4 +1,4 @@
-// Instructions that CUDA has no portable name for.
+// Instructions without a portable name in CUDA.
 #pragma once
 #include "job.cuh"
 
@@ -6,8 +6,8 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Byte i is byte s of `high` above `low`, s being bits 4 i to 4 i + 2 of `select`. Where bit 4 i + 3 is set,
-// it is the sign of that byte, 8 times.
+// Byte i of the result is byte s of `high` above `low`, where s is bits 4 i to 4 i + 2 of `select`. If bit 4
+// i + 3 is set, it is the sign of that byte, repeated 8 times.
 CC_HD uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t select) {
 #if defined(__CUDACC_RTC__)  // __byte_perm ignores the signs
   uint32_t r;
@@ -23,9 +23,9 @@ CC_HD uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t select) {
 #endif
 }
 
-// Bits of a where the mask has ones, else of b.
+// Bits of a where the mask has ones, else bits of b.
 CC_HD uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b) {
-#if defined(__CUDACC_RTC__)  // which makes two instructions of it where the mask is a constant
+#if defined(__CUDACC_RTC__)  // which uses two instructions if the mask is a constant
   uint32_t r;
   asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(r) : "r"(a), "r"(b), "r"(mask));
   return r;
@@ -38,13 +38,13 @@ CC_HD uint32_t lowest_one(uint32_t v) { return uint32_t(__ffs(int(v))) - 1; }
 CC_HD uint32_t lowest_one(uint64_t v) { return uint32_t(__ffsll(static_cast<long long>(v))) - 1; }
 CC_HD uint32_t reverse_bits(uint32_t v) { return __brev(v); }
 
-// Keeps values in memory that the compiler would hold in registers, of which it then has too few.
+// Keeps the compiler from holding values in registers, of which it would have too few.
 CC_HD void keep_in_memory() { asm volatile("" ::: "memory"); }
 
-// Keeps a value from being computed again wherever it is needed.
+// Keeps a value from being recomputed at each use.
 CC_HD void keep_in_register(uint32_t& v) { asm volatile("" : "+r"(v)); }
 
-// The larger magnitude of two floats, as a bit pattern; a NaN is larger than anything else.
+// The larger magnitude of two floats, as a bit pattern; a NaN is the largest.
 CC_HD uint32_t larger_magnitude(uint32_t a, uint32_t b) {
 #if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 800  // signs are free here
   float x = __uint_as_float(a), y = __uint_as_float(b), r;

@@ -1,5 +1,6 @@
-// int8, int4 and fp8 on the GPU: a lane takes 4 values in a row, as many lanes as a block has fours belong to it,
-// and a warp takes rows of 128 values. The division that a block needs is one lane's, that of its number.
+// int8, int4 and fp8 on the GPU: a lane takes 4 adjacent values, so a block belongs to a quarter as many
+// lanes as it has values, and a warp takes rows of 128 values. The division for block b of a tile is done by
+// lane b.
 #pragma once
 #include "../blockscale.h"
 #include "bits.cuh"
@@ -13,7 +14,7 @@ namespace cuda {
 template <int largest>
 struct Integer {
   static constexpr double limit = largest, error = 0.5 / largest;
-  // To nearest even: adding this leaves the integer in the low word.
+  // To nearest even: adding this constant leaves the integer in the low word.
   static CC_HD uint32_t nearest(double v) { return uint32_t(bit_cast<uint64_t>(v + 0x1.8p52)); }
   static CC_HD uint32_t stochastic(double v, uint32_t hash) {
     return nearest(v + (double(int32_t(hash)) * 0x1p-32 + 0x1p-33));
@@ -51,14 +52,14 @@ template <> struct ScaleBits<F64> { using type = uint64_t; };
 
 constexpr uint32_t scaled_row = 128;
 
-// job.params: values of a block, and whether rounding is stochastic; the seed.
+// job.params: number of values in a block, and whether rounding is stochastic; the seed.
 template <class Q, class T>
 struct Scaled {
   using Scale = typename T::Sum;
   using Bits = typename ScaleBits<T>::type;
-  static constexpr uint32_t rows = sizeof(Scale) == 8 ? 2 : 4, tile = rows * scaled_row;  // of a warp
+  static constexpr uint32_t rows = sizeof(Scale) == 8 ? 2 : 4, tile = rows * scaled_row;  // per warp
   uint64_t blocks, tiles;
-  uint32_t log2;  // of the values of a block
+  uint32_t log2;  // of the number of values in a block
   bool stochastic;
 
   CC_HD explicit Scaled(const Job& job) {
@@ -69,11 +70,12 @@ struct Scaled {
   }
   CC_HD uint64_t scales_nbytes() const { return blocks * sizeof(Scale); }
   CC_HD uint64_t nbytes(const Job& job) const { return scales_nbytes() + Q::nbytes(job.n); }
-  // Of the blocks of a tile, the one of this lane's values in a row; and where a block's values begin.
+  // Index in the tile of the block that contains this lane's values in a row; and index of a block's first
+  // value.
   CC_HD uint32_t block_of(uint32_t row) const { return (row * scaled_row + 4 * lane_id()) >> log2; }
   CC_HD uint32_t begin(uint32_t block) const { return block << log2; }
 
-  // A tiny float64 scale is lifted out of where its quotients would leave the normal range.
+  // Factor that keeps quotients by a tiny float64 scale in the normal range.
   static CC_HD double lift(Scale s) {
     if constexpr (sizeof(Scale) == 8) return s < 0x1p-500 ? 0x1p600 : 1;
     else return 1;
@@ -86,7 +88,7 @@ CC_HD uint64_t from_lane(uint64_t v, uint32_t lane) {
 }
 CC_HD double from_lane(double v, uint32_t lane) { return bit_cast<double>(from_lane(bit_cast<uint64_t>(v), lane)); }
 
-// Four values from one on; behind the last one there are zeros.
+// Four values starting at index i; zeros after the last value.
 template <bool whole, class Stored>
 CC_HD Pack<Stored, 4> scaled_load(const uint8_t* src, uint64_t i, uint64_t n) {
   auto x = reinterpret_cast<const Stored*>(src) + i;
@@ -96,7 +98,7 @@ CC_HD Pack<Stored, 4> scaled_load(const uint8_t* src, uint64_t i, uint64_t n) {
   return row;
 }
 
-// The largest magnitude of the block that each of a lane's rows belongs to.
+// For each of a lane's rows, the largest magnitude of its block.
 template <class Word, class S, class Rows>
 CC_HD void scaled_most(const S& layout, const Rows& x, Word* most) {
   for (uint32_t r = 0; r < S::rows; r++) {
@@ -118,7 +120,7 @@ CC_HD void scaled_most(const S& layout, const Rows& x, Word* most) {
       most[r] = most[r + 1] = most[r] > most[r + 1] ? most[r] : most[r + 1];
 }
 
-// Values of blocks, moved from rows to the lane of each block's number.
+// Moves values of blocks from rows to the lane with the block's number.
 template <class Word, class S>
 CC_HD Word scaled_to_lane(const S& layout, const Word* of_row) {
   const uint32_t begin = layout.begin(lane_id());
@@ -130,7 +132,8 @@ CC_HD Word scaled_to_lane(const S& layout, const Word* of_row) {
   return own;
 }
 
-// Four codes from one on, and their part of the checksum. `offset`: words in front of the codes.
+// Stores four codes starting at index i, and adds them to the checksum. `offset`: number of words before the
+// codes.
 template <class Q, bool whole>
 CC_HD void scaled_store(uint8_t* codes, uint64_t i, uint64_t n, uint32_t row, uint64_t offset, Checksum& sum) {
   if (!whole && i + 4 > n) row = i < n ? row & ((1u << (Q::halves ? 4 : 8) * uint32_t(n - i)) - 1) : 0;
@@ -148,20 +151,20 @@ CC_HD void scaled_store(uint8_t* codes, uint64_t i, uint64_t n, uint32_t row, ui
   }
 }
 
-// whole: all values of the tile are there, and four can be loaded at once.
+// whole: the tile has all of its values, and four can be loaded at once.
 template <class Q, class T, bool whole>
 CC_HD void scaled_encode_tile(const Job& job, const Scaled<Q, T>& layout, uint64_t t, typename Scaled<Q, T>::Bits& all,
                               Checksum& sum) {
   using S = Scaled<Q, T>;
   using Stored = typename T::Stored;
-  using Word = typename S::Bits;  // shuffles and atomics have 32 bits at least
+  using Word = typename S::Bits;  // shuffles and atomics have at least 32 bits
   const uint64_t at = t * S::tile + 4 * lane_id(), first = t * S::tile >> layout.log2;
   Pack<Stored, 4> x[S::rows];
   for (uint32_t r = 0; r < S::rows; r++) x[r] = scaled_load<whole, Stored>(job.src, at + r * scaled_row, job.n);
   Word most[S::rows];
   scaled_most(layout, x, most);
   for (uint32_t r = 0; r < S::rows; r++) all = most[r] > all ? most[r] : all;
-  // Lane b has block b of the tile.
+  // Lane b handles block b of the tile.
   const Word own = scaled_to_lane(layout, most);
   const uint64_t b = first + lane_id();
   const auto scale = T::number(Stored(own));
@@ -224,7 +227,7 @@ CC_HD void scaled_encode(const Job& job) {
   complete(job, [&] { scaled_finish<Q, T>(job, layout); });
 }
 
-// Four codes from one on, and their part of the checksum.
+// Loads four codes starting at index i, and adds them to the checksum.
 template <class Q, bool whole>
 CC_HD uint32_t scaled_codes(const uint8_t* codes, uint64_t i, uint64_t n, uint64_t offset, Checksum& sum) {
   if constexpr (whole) {
@@ -248,7 +251,7 @@ CC_HD uint32_t scaled_codes(const uint8_t* codes, uint64_t i, uint64_t n, uint64
   }
 }
 
-// Overwrites, or adds to, four values from one on.
+// Stores four values starting at index i, or adds them.
 template <class T, bool adding, bool whole>
 CC_HD void scaled_deliver(uint8_t* dst, uint64_t i, uint64_t n, const typename T::Sum* v) {
   if constexpr (whole) {
@@ -279,7 +282,7 @@ CC_HD void scaled_decode_tile(const Job& job, const Scaled<Q, T>& layout, uint64
     row[r] = scaled_codes<Q, whole>(codes, at + r * scaled_row, job.n, layout.scales_nbytes() / 4, sum);
   if (has_block) sum.add(bits, b);
   constexpr Word infinity = sizeof bits == 8 ? Word(F64::infinity) : Word(F32::infinity);
-  // Negative, infinite, or no number; -0 is 0 as on the CPU.
+  // Negative, infinite or NaN; -0 counts as 0, as on the CPU.
   const uint32_t bad = __ballot_sync(full_warp, bits >= infinity && bits << 1);
   if (bad && lane_id() == 0) atomicOr(&job.result->bad, 1u);
   const auto scale = bit_cast<typename T::Sum>(bits);

@@ -1,4 +1,4 @@
-// The checksum of payloads, and the header in front of them.
+// Checksums of payloads, and the header before a payload.
 #pragma once
 #include "../bits.h"
 #include "../checksum.h"
@@ -14,13 +14,13 @@ CC_HD uint32_t checksum_word(uint32_t word, uint64_t i) {
   return checksum_mix<uint32_t>(word + uint32_t(i) * golden);
 }
 
-// The sum over the words of one thread; all threads of a warp add theirs to the job's together.
+// One thread's part of the sum; `note` adds the parts of a warp's threads to the job's sum together.
 struct Checksum {
   uint32_t sum = 0;
   bool wanted;
 
   CC_HD explicit Checksum(const Job& job) : wanted(job.result->wanted) {}
-  // Word i of the payload, counted in 32 bits.
+  // Adds word i of the payload, counted in 32 bits.
   CC_HD void add(uint32_t word, uint64_t i) {
     if (wanted) sum += checksum_word(word, i);
   }
@@ -31,7 +31,7 @@ struct Checksum {
   }
 };
 
-// Of all bytes of a payload at any address.
+// Adds all bytes of a payload at any address.
 CC_HD void checksum_of(const uint8_t* p, uint64_t nbytes, Checksum& sum) {
   const uint64_t words = nbytes / 4;
   uint64_t done = 0;
@@ -43,7 +43,7 @@ CC_HD void checksum_of(const uint8_t* p, uint64_t nbytes, Checksum& sum) {
     }
     done = words / 4 * 4;
   }
-  // The remaining bytes, and addresses that are not aligned.
+  // The remaining bytes, or all of them at an unaligned address.
   for (uint64_t i = done + thread_id(); i < words + (nbytes % 4 != 0); i += thread_count()) {
     uint32_t word = 0;
     for (uint64_t k = 4 * i; k < 4 * i + 4 && k < nbytes; k++) word |= uint32_t(p[k]) << (8 * (k % 4));
@@ -51,7 +51,7 @@ CC_HD void checksum_of(const uint8_t* p, uint64_t nbytes, Checksum& sum) {
   }
 }
 
-// The bits of the error that the values carry already, and the codec's on top.
+// The bits of the total error: of the values before encoding, plus the codec's.
 CC_HD uint64_t seal_bound(const Result& result) {
   CC_UNFLUSHED;
   double carried;
@@ -59,8 +59,8 @@ CC_HD uint64_t seal_bound(const Result& result) {
   return bit_cast<uint64_t>(carried + modulus_bound(result.parts, result.bound));
 }
 
-// Completes the header of an encoded frame, which stands in front of the payload. One whole warp. Where there is
-// no frame, the header has no magic bytes, and the status for a size.
+// Completes the header before an encoded frame's payload. Called by one whole warp. If there is no frame, the
+// header has no magic bytes, and a status in place of the size.
 CC_HD void seal(const Job& job) {
   const Result& result = *job.result;
   if (!result.header[0]) return;
@@ -77,12 +77,12 @@ CC_HD void seal(const Job& job) {
   if (i < 20) reinterpret_cast<uint32_t*>(job.dst - header_nbytes)[i] = i < 19 ? word : sum;
 }
 
-// The end of a kernel, for all threads of all blocks. When the last block has got here, its first thread calls
-// finish(); true in its first warp.
+// The end of a kernel, called by all threads of all blocks. When the last block arrives, its first thread
+// calls finish(); returns true in that block's first warp.
 template <class Finish>
 CC_HD bool settle(const Job& job, Finish finish) {
   CC_SHARED(uint32_t, last);
-  __threadfence();  // what this thread has told the job comes before its arrival
+  __threadfence();  // makes this thread's results visible before its arrival
   __syncthreads();
   if (threadIdx.x == 0) last = atomicAdd(&job.result->arrived, 1u) + 1 == gridDim.x;
   __syncthreads();
@@ -91,14 +91,14 @@ CC_HD bool settle(const Job& job, Finish finish) {
   if (threadIdx.x == 0) {
     CC_UNFLUSHED;
     finish();
-    job.result->arrived = 0;  // for a kernel behind this one
+    job.result->arrived = 0;  // for the next kernel
   }
   __threadfence();
   __syncwarp();
   return true;
 }
 
-// The same, and a frame that has a header gets it.
+// Like settle(), and completes the header of a frame that has one.
 template <class Finish>
 CC_HD void complete(const Job& job, Finish finish) {
   if (settle(job, finish)) seal(job);
@@ -107,14 +107,14 @@ CC_HD void complete(const Job& job) {
   complete(job, [] {});
 }
 
-// Of a payload that is to be decoded.
+// The checksum of a payload that is to be decoded.
 CC_HD void checksum(const Job& job) {
   Checksum sum(job);
   if (sum.wanted) checksum_of(job.src, job.nbytes, sum);
   sum.note(job);
 }
 
-// The checksum and the header of a payload that an encoder has made, for those that do not do it themselves.
+// Checksum and header of an encoded payload, for encoders that do not compute them.
 CC_HD void seal_payload(const Job& job) {
   Checksum sum(job);
   if (sum.wanted && job.result->nbytes > 0) checksum_of(job.dst, uint64_t(job.result->nbytes), sum);

@@ -1,6 +1,6 @@
-// float on the GPU: a block of threads takes a chunk, a thread 32 values in a row of one plane at a time, as
-// the bytes of 8 words. The chunk's planes lie in shared memory. Each chunk's place stands in the payload, so
-// that decoding needs no look-back.
+// float on the GPU: a block of threads handles a chunk, a thread 32 adjacent values of one plane at a time,
+// as the bytes of 8 words. The chunk's planes are in shared memory. The payload has the position of each
+// chunk, so decoding needs no look-back.
 #pragma once
 #include "../float.h"
 #include "real.cuh"
@@ -22,17 +22,17 @@ struct FloatChunk {
 
   uint32_t plane[width][values / 4];  // words of 4 values each, see `spot`
   floats::CodeHeader code;
-  uint32_t at[floats::max_depth];  // bits that values before this round have taken of each stream
+  uint32_t at[floats::max_depth];  // bits of each stream used by values before this round
   uint32_t sums[float_warps];
 };
 
-// Where word w of a plane lies: threads that read 8 words each in a row find them in different banks.
+// Position of word w of a plane: threads that each read 8 adjacent words access different banks.
 CC_HD uint32_t spot(uint32_t w) { return w ^ (w >> 5 & 7); }
 
-// The sum over the threads before this one, and over all. All threads call this.
+// The sum over the threads before this one, and over all. Called by all threads.
 CC_HD uint32_t sum_before(uint32_t v, uint32_t* sums, uint32_t& all) {
   const uint32_t upto = sum_upto(v);
-  __syncthreads();  // all have read the ones before
+  __syncthreads();  // all have read the previous sums
   if (lane_id() == 31) sums[threadIdx.x / 32] = upto;
   __syncthreads();
   uint32_t before = upto - v;
@@ -44,7 +44,7 @@ CC_HD uint32_t sum_before(uint32_t v, uint32_t* sums, uint32_t& all) {
   return before;
 }
 
-// Up to 32 bits from bit `at` on of the bytes in front of `end`; 0 behind them.
+// Up to 32 bits starting at bit `at` of the bytes before `end`; 0 after them.
 CC_HD uint32_t float_bits(const uint8_t* bytes, const uint8_t* end, uint32_t at) {
   const uint8_t* p = bytes + at / 8;
   uint64_t v = 0;
@@ -54,7 +54,7 @@ CC_HD uint32_t float_bits(const uint8_t* bytes, const uint8_t* end, uint32_t at)
 
 struct FloatCode {
   const floats::CodeHeader& header;  // in shared memory
-  uint32_t depth = 0, nbytes;  // of all of the coded plane
+  uint32_t depth = 0, nbytes;  // of the whole coded plane
   bool sound;
 
   CC_HD FloatCode(const floats::CodeHeader& header, uint32_t n) : header(header) {
@@ -75,8 +75,8 @@ struct FloatCode {
   }
 };
 
-// A thread's values in a plane, up to 32 in a row, which it alone touches: the loops over them stay loops,
-// and their bytes out of the registers.
+// A thread's own values in a plane, up to 32 adjacent ones, which no other thread accesses. Loops over them
+// are not unrolled, to keep their bytes out of registers.
 struct FloatRun {
   uint32_t* plane;
   uint32_t first, valid, words;
@@ -87,7 +87,7 @@ struct FloatRun {
   }
   CC_HD uint32_t& operator[](uint32_t w) const { return plane[spot(first + w)]; }
 
-  // Bit k: whether test(value k).
+  // Bit k is test(value k).
   template <class Test>
   CC_HD uint32_t which(Test test) const {
     uint32_t found = 0;
@@ -98,7 +98,7 @@ struct FloatRun {
     }
     return found & (valid < 32 ? (1u << valid) - 1 : ~0u);
   }
-  // Value k becomes change(value k, bit k of marked).
+  // Replaces value k by change(value k, bit k of marked).
   template <class Change>
   CC_HD void apply(uint32_t marked, Change change) const {
 #pragma unroll 1
@@ -112,7 +112,7 @@ struct FloatRun {
   }
 };
 
-// A coded plane of n values at `in`. Returns whether it is one.
+// Decodes a coded plane of n values at `in`; false if it is invalid.
 CC_HD bool float_decode_coded(const FloatCode& code, const uint8_t* in, uint32_t n, uint32_t* plane,
                               uint32_t* at, uint32_t* sums) {
   const floats::CodeHeader& h = code.header;
@@ -120,7 +120,7 @@ CC_HD bool float_decode_coded(const FloatCode& code, const uint8_t* in, uint32_t
   for (uint32_t first = 0; first < n; first += 32 * float_cta) {
     const FloatRun run(plane, first + 32 * threadIdx.x, n);
     const uint8_t* stream = in + sizeof h;
-    uint32_t shorter = 0, all;  // codes of at most d bits
+    uint32_t shorter = 0, all;  // number of codes of at most d bits
     for (uint32_t w = 0; w < run.words; w++) run[w] = 0;
 #pragma unroll 1
     for (uint32_t d = 0; d < code.depth; d++) {
@@ -146,18 +146,18 @@ CC_HD bool float_decode_coded(const FloatCode& code, const uint8_t* in, uint32_t
     });
     escapes += all;
   }
-  __syncthreads();  // the last places are known to all
+  __syncthreads();  // all threads know the last positions
   bool sound = escapes == h.escapes;
   for (uint32_t d = 0; d < code.depth; d++) sound = sound && at[d] == h.open[d];
   return sound;
 }
 
-// Upper bytes of four float16, of their first two planes.
+// Upper bytes of four float16, from their first two planes.
 CC_HD uint32_t float16_upper(uint32_t exponent, uint32_t others) {
   return (exponent & 0x1f1f1f1f) << 2 | (others & 0x04040404) << 5 | (others & 0x03030303);
 }
 
-// Bytes of four values added one by one.
+// Adds the bytes of four values one by one.
 CC_HD uint32_t add_bytes(uint32_t a, uint32_t b) {
   constexpr uint32_t low = 0x7f7f7f7f;
   return ((a & low) + (b & low)) ^ ((a ^ b) & ~low);
@@ -176,7 +176,8 @@ CC_HD void float_decode_bits(floats::PlaneHeader h, const uint8_t* in, uint32_t 
   }
 }
 
-// The planes of a chunk of n values; null where they are not sound, else their end. The same in all threads.
+// Decodes the planes of a chunk of n values; returns their end, or null if they are invalid. Same result in
+// all threads.
 template <uint32_t dtype>
 CC_HD const uint8_t* float_decode_planes(const uint8_t* in, const uint8_t* end, uint32_t n,
                                          FloatChunk<dtype>& chunk) {
@@ -189,7 +190,7 @@ CC_HD const uint8_t* float_decode_planes(const uint8_t* in, const uint8_t* end, 
     uint32_t* plane = chunk.plane[dtype == FLOAT16 && p == 2 ? 1 : p];
     if (h.varying == 255 && h.base == 255) {
       if (uint64_t(end - in) < sizeof chunk.code) return nullptr;
-      __syncthreads();  // all are done with the one before
+      __syncthreads();  // all have finished the previous plane
       if (threadIdx.x < sizeof chunk.code / 4)
         reinterpret_cast<uint32_t*>(&chunk.code)[threadIdx.x] =
             reinterpret_cast<const uint32_t*>(in)[threadIdx.x];
@@ -219,7 +220,7 @@ CC_HD const uint8_t* float_decode_planes(const uint8_t* in, const uint8_t* end, 
   return in;
 }
 
-// Planes to values, from the first of the array's on.
+// Planes to values, starting at index `first` of the array.
 template <uint32_t dtype, class T, bool adding>
 CC_HD void float_join(const Job& job, uint64_t first, uint32_t n, const FloatChunk<dtype>& chunk) {
   using C = FloatChunk<dtype>;
@@ -234,7 +235,7 @@ CC_HD void float_join(const Job& job, uint64_t first, uint32_t n, const FloatChu
   }
 }
 
-// job.n: real values; job.params: the version, 0.
+// job.n: number of real values; job.params: the version, 0.
 template <uint32_t dtype, class T, bool adding>
 CC_HD void float_decode(const Job& job) {
   using C = FloatChunk<dtype>;

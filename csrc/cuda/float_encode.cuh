@@ -1,6 +1,6 @@
-// The encoder of `float`: a block of threads splits a chunk into planes, settles each plane's form and so the
-// chunk's size, learns by look-back where it goes, and writes it there. Coded planes are composed in shared
-// memory, a window at a time.
+// The encoder of `float`. A block of threads splits a chunk into planes, chooses each plane's form and
+// thereby the chunk's size, finds the chunk's position by look-back, and writes it there. Coded planes are
+// composed in shared memory, a window at a time.
 #pragma once
 #include "float.cuh"
 #include "scan.cuh"
@@ -15,11 +15,11 @@ template <uint32_t dtype>
 struct FloatEncoding {
   using C = FloatChunk<dtype>;
   C chunk;
-  uint32_t window[float_window], count[256], key[floats::max_symbols - 1];  // of bytes, of the commonest ones
-  uint32_t any[2], missing[2];              // bits that some value has, and that some value has not
-  uint32_t lengths[floats::max_depth + 1];  // values by the length of their code; first, the escapes
+  uint32_t window[float_window], count[256], key[floats::max_symbols - 1];  // of bytes; of the commonest bytes
+  uint32_t any[2], missing[2];              // bits that are 1, and 0, in some value
+  uint32_t lengths[floats::max_depth + 1];  // values by code length; first, the escapes
   uint32_t flag;
-  uint16_t entry[256];  // a byte's code, its length above, and then whether it is the escape
+  uint16_t entry[256];  // a byte's code, then its length, then 1 if it is the escape
   floats::CodeHeader code[C::planes];
   floats::PlaneHeader form[C::planes];
   uint32_t nbytes[C::planes];
@@ -41,7 +41,7 @@ CC_HD uint32_t plane_byte(const FloatChunk<dtype>& chunk, uint32_t p, uint32_t i
   return plane_word<dtype>(chunk, p, i / 4) >> (8 * (i % 4)) & 255;
 }
 
-// Values from the first of the array's on to planes, and what varies in each.
+// Values starting at index `first` of the array to planes, and the bits that vary in each plane.
 template <uint32_t dtype>
 CC_HD void float_split(const Job& job, uint64_t first, uint32_t n, FloatEncoding<dtype>& e) {
   using C = FloatChunk<dtype>;
@@ -82,7 +82,7 @@ CC_HD void float_split(const Job& job, uint64_t first, uint32_t n, FloatEncoding
   __syncthreads();
 }
 
-// Counts one of `stride` groups of 64 values. Whether a byte is commoner than chance would have it.
+// Counts one in `stride` groups of 64 values. True if a byte is more common than chance explains.
 template <uint32_t dtype>
 CC_HD bool float_skewed(FloatEncoding<dtype>& e, uint32_t p, uint32_t n, uint32_t stride, uint32_t& total) {
   const uint32_t groups = (n + 64 * stride - 1) / (64 * stride), last = (groups - 1) * 64 * stride;
@@ -99,8 +99,8 @@ CC_HD bool float_skewed(FloatEncoding<dtype>& e, uint32_t p, uint32_t n, uint32_
   return e.flag;
 }
 
-// The keys of the commonest bytes, in descending order: each thread finds the rank of one byte, whose key takes
-// the place of its count.
+// The keys of the commonest bytes, in descending order: each thread finds the rank of one byte, whose key
+// replaces its count.
 template <uint32_t dtype>
 CC_HD void float_rank(FloatEncoding<dtype>& e) {
   const uint32_t own = floats::rank_key(threadIdx.x, e.count[threadIdx.x]);
@@ -114,7 +114,7 @@ CC_HD void float_rank(FloatEncoding<dtype>& e) {
   __syncthreads();
 }
 
-// Each byte's entry.
+// Fills in each byte's entry.
 CC_HD void float_entries(const floats::CodeHeader& code, uint16_t* entry) {
   uint32_t at = 0, i = 0, found = 0;
   for (uint32_t d = 0; d < floats::max_depth; d++)
@@ -128,14 +128,14 @@ CC_HD void float_entries(const floats::CodeHeader& code, uint16_t* entry) {
   __syncthreads();
 }
 
-// Completes a code's header from all values; returns the bytes that they take.
+// Completes a code's header from all values; returns their size.
 template <uint32_t dtype>
 CC_HD uint32_t float_measure(FloatEncoding<dtype>& e, uint32_t p, uint32_t n) {
   floats::CodeHeader& code = e.code[p];
   float_entries(code, e.entry);
   if (threadIdx.x <= floats::max_depth) e.lengths[threadIdx.x] = 0;
   __syncthreads();
-  uint64_t own = 0;  // a byte for each length: a thread has 64 values at most
+  uint64_t own = 0;  // a byte for each length: a thread has at most 64 values
   for (uint32_t i = threadIdx.x; i < n; i += float_cta) {
     const uint32_t entry = e.entry[plane_byte<dtype>(e.chunk, p, i)];
     own += (1ull << (8 * (entry >> 8 & 7))) + (entry >> 12);
@@ -155,7 +155,7 @@ CC_HD uint32_t float_measure(FloatEncoding<dtype>& e, uint32_t p, uint32_t n) {
   return nbytes;
 }
 
-// Settles the form of a plane, and its size.
+// Chooses a plane's form, which determines its size.
 template <uint32_t dtype>
 CC_HD void float_settle(FloatEncoding<dtype>& e, uint32_t p, uint32_t n) {
   const floats::PlaneHeader h = e.form[p];
@@ -184,7 +184,7 @@ CC_HD void float_settle(FloatEncoding<dtype>& e, uint32_t p, uint32_t n) {
   e.nbytes[p] = shorter ? (coded + 7) / 8 * 8 : other;
 }
 
-// Up to 32 bits from bit `at` of a plane on, as far as they fall into the window that begins at a word.
+// Writes up to 32 bits at bit `at` of a plane, as far as they are in the window that begins at word `begin`.
 CC_HD void float_put(uint32_t* window, uint32_t begin, uint32_t bits, uint32_t at) {
   const uint32_t w = at / 32 - begin;
   const uint64_t both = uint64_t(bits) << (at % 32);
@@ -192,7 +192,7 @@ CC_HD void float_put(uint32_t* window, uint32_t begin, uint32_t bits, uint32_t a
   if (both >> 32 && w + 1 < float_window) atomicOr(&window[w + 1], uint32_t(both >> 32));
 }
 
-// Of all values the part of a coded plane that falls into the window.
+// Writes the part of a coded plane that is in the window.
 template <uint32_t dtype>
 CC_HD void float_compose(FloatEncoding<dtype>& e, uint32_t p, uint32_t n, uint32_t window) {
   const floats::CodeHeader& code = e.code[p];
@@ -200,7 +200,7 @@ CC_HD void float_compose(FloatEncoding<dtype>& e, uint32_t p, uint32_t n, uint32
   if (threadIdx.x < sizeof code / 4)
     float_put(e.window, window, reinterpret_cast<const uint32_t*>(&code)[threadIdx.x], 32 * threadIdx.x);
 #pragma unroll 1
-  for (uint32_t d = 0; d <= floats::max_depth; d++) {  // behind the streams, the escapes
+  for (uint32_t d = 0; d <= floats::max_depth; d++) {  // the escapes follow the streams
     uint32_t at = start;
     for (uint32_t first = 0; first < n; first += 32 * float_cta) {
       const uint32_t own = first + 32 * threadIdx.x, end = own + 32 < n ? own + 32 : n;
@@ -261,7 +261,7 @@ CC_HD void float_write(FloatEncoding<dtype>& e, uint32_t p, uint32_t n, uint8_t*
   }
 }
 
-// job.n: real values.
+// job.n: number of real values.
 template <uint32_t dtype>
 CC_HD void float_encode(const Job& job) {
   using C = FloatChunk<dtype>;

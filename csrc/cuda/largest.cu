@@ -1,4 +1,4 @@
-// The largest magnitude of an array, as csrc/accumulate.h has it: what follows for roundings is the host's affair.
+// The largest magnitude of an array, as in csrc/accumulate.h. The host computes rounding errors from it.
 #include "real.cuh"
 
 namespace compcoll {

@@ -1,5 +1,5 @@
 // MPC on the GPU, in one pass: a warp takes a block of 1024 words, 32 words at a time, and the blocks of all
-// warps of a block of threads are one tile of the look-back.
+// warps in a block of threads are one tile of the look-back.
 #pragma once
 #include "../mpc.h"
 #include "checksum.cuh"
@@ -11,12 +11,12 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// job.n: bytes of the array; job.params[0]: the distance of the words that predict; scratch: see scan.cuh.
+// job.n: bytes of the array; job.params[0]: distance of the predicting words; scratch: see scan.cuh.
 template <class W>
 struct MpcLayout {
   static constexpr uint32_t width = sizeof(W), bits = 8 * width, rows = bits / 32;
   static constexpr uint32_t max_groups = mpc::block_words / bits;
-  uint64_t words, blocks, tiles, fixed;  // `fixed`: bytes in front of the words that are not zero
+  uint64_t words, blocks, tiles, fixed;  // `fixed`: bytes before the nonzero words
   uint32_t dim;
 
   CC_HD explicit MpcLayout(const Job& job) {
@@ -26,7 +26,7 @@ struct MpcLayout {
     fixed = mpc::header_nbytes + (words + bits - 1) / bits * width;
     dim = uint32_t(job.params[0]);
   }
-  // Groups of `bits` words that a block has data in.
+  // Number of groups of `bits` words in which a block has data.
   CC_HD uint32_t groups(uint64_t block) const {
     const uint64_t before = block * max_groups, all = (words + bits - 1) / bits;
     return all <= before ? 0 : all - before < max_groups ? uint32_t(all - before) : max_groups;
@@ -35,7 +35,7 @@ struct MpcLayout {
 
 template <class W>
 struct MpcTile {
-  W words[CC_WARPS][mpc::block_words + 1];  // of each warp's block, those that are not zero
+  W words[CC_WARPS][mpc::block_words + 1];  // the nonzero words of each warp's block
   TilePass pass;
 };
 
@@ -50,7 +50,7 @@ CC_HD W mpc_load(const Job& job, uint64_t i) {
   return word;
 }
 
-// A matrix of which each lane has a row, or two that are 32 apart.
+// Transposes a matrix of which each lane has a row, or two rows that are 32 apart.
 CC_HD void mpc_transpose(const Transposer& transpose, uint32_t* word) { word[0] = transpose(word[0]); }
 CC_HD void mpc_transpose(const Transposer& transpose, uint64_t* word) {
   mpc::exchange<uint64_t>(word[0], word[1], 32);
@@ -61,25 +61,25 @@ CC_HD void mpc_transpose(const Transposer& transpose, uint64_t* word) {
 CC_HD uint32_t ones(uint32_t v) { return uint32_t(__popc(v)); }
 CC_HD uint32_t ones(uint64_t v) { return uint32_t(__popcll(v)); }
 
-// How many bits of a map stand below this lane's in row r; below: those of 32 bits that do.
+// Number of bits of a map below this lane's bit in row r; below: mask of the lower bits in 32.
 CC_HD uint32_t count_below(uint32_t map, uint32_t, uint32_t below) { return ones(map & below); }
 CC_HD uint32_t count_below(uint64_t map, uint32_t r, uint32_t below) {
   return r ? ones(uint32_t(map)) + ones(uint32_t(map >> 32) & below) : ones(uint32_t(map) & below);
 }
 
-// A block's words that are not zero, and lane g's map of group g. Returns how many words there are. whole: all
-// words of the block are there, each at its place in memory.
+// Compacts a block's nonzero words, and gives lane g the map of group g. Returns the number of words. whole:
+// the block has all of its words, each aligned in memory.
 template <class W, bool whole>
 CC_HD uint32_t mpc_compact(const Job& job, const MpcLayout<W>& layout, uint64_t b, const Transposer& transpose,
                            W* out, W& own_map) {
   using M = MpcLayout<W>;
-  constexpr uint32_t ahead = 8 / M::rows;  // groups of which the loads are on their way together
+  constexpr uint32_t ahead = 8 / M::rows;  // groups whose loads are in flight together
   const uint32_t lane = lane_id(), groups = whole ? M::max_groups : layout.groups(b);
   const uint32_t below = (1u << lane) - 1;
   const int from_lane = int(lane - layout.dim);
   const bool ahead_of_last = lane + layout.dim < 32;
   auto src = reinterpret_cast<const W*>(job.src) + (whole ? b * mpc::block_words + lane : 0);
-  W before = 0, last = 0;  // the row before: of the array in all lanes, after stage 2 the last word only
+  W before = 0, last = 0;  // of the previous row: each lane's word; the last word after stage 2
   uint32_t count = 0;
 #pragma unroll 1
   for (uint32_t first = 0; first < groups; first += ahead) {
@@ -111,7 +111,7 @@ CC_HD uint32_t mpc_compact(const Job& job, const MpcLayout<W>& layout, uint64_t 
       own_map = lane == first + k ? map : own_map;
     }
   }
-  if (!whole && groups && groups < M::max_groups && last) {  // the word that no bit stands for
+  if (!whole && groups && groups < M::max_groups && last) {  // the word that has no bit
     if (lane == 0) out[count] = 0 - last;
     count++;
   }
@@ -164,7 +164,8 @@ CC_HD void mpc_encode(const Job& job) {
   complete(job);
 }
 
-// Sums over the words before, `dim` apart, of 32 words in a row; `before` is what this gave 32 words before.
+// Sums of 32 adjacent words with the words before them, `dim` apart; `before` is the result for the 32 words
+// before.
 template <class W>
 CC_HD W mpc_integrate(W v, W before, uint32_t dim) {
   const uint32_t lane = lane_id();
@@ -180,7 +181,7 @@ struct MpcInt {
   static CC_HD S value(S v) { return v; }
 };
 
-// Word i of the decoded array goes to any address.
+// Stores word i of the decoded array, at any address.
 struct MpcStore {
   template <bool whole, class W>
   static CC_HD void put(const Job& job, uint64_t i, W word) {
@@ -195,7 +196,7 @@ struct MpcStore {
   }
 };
 
-// Its elements are added to an accumulator.
+// Adds the elements of word i to an accumulator.
 template <class T>
 struct MpcAdd {
   template <bool whole, class W>
@@ -208,7 +209,7 @@ struct MpcAdd {
   }
 };
 
-// ADD(suffix of a kernel's name, word, element) for each type whose words MpcAdd takes.
+// ADD(suffix of a kernel's name, word, element) for each type that MpcAdd supports.
 #define CC_MPC_ELEMENTS(ADD)           \
   ADD(i8, uint32_t, MpcInt<uint8_t>)   \
   ADD(i16, uint32_t, MpcInt<uint16_t>) \
@@ -219,20 +220,20 @@ struct MpcAdd {
   ADD(f32, uint32_t, F32)              \
   ADD(f64, uint64_t, F64)
 
-// Words of block b, which begin at `in`; lane g has the map of group g, and where its words begin. whole: all
-// words of the block are there, each at its place in memory.
+// Decodes the words of block b, which begin at `in`; lane g has the map of group g, and the start of its
+// words. whole: the block has all of its words, each aligned in memory.
 template <class W, class Sink, bool whole>
 CC_HD void mpc_expand(const Job& job, const MpcLayout<W>& layout, uint64_t b, const Transposer& transpose,
                       const W* in, W own_map, uint32_t own_begin) {
   using M = MpcLayout<W>;
-  constexpr uint32_t ahead = 4 / M::rows;  // groups of which the loads are on their way together
+  constexpr uint32_t ahead = 4 / M::rows;  // groups whose loads are in flight together
   const uint32_t lane = lane_id(), groups = whole ? M::max_groups : layout.groups(b), below = (1u << lane) - 1;
   W last = 0, sum = 0;
 #pragma unroll 1
   for (uint32_t first = 0; first < groups; first += ahead) {
     W word[ahead][M::rows];
 #pragma unroll
-    for (uint32_t k = 0; k < ahead; k++) {  // groups that are not there have no words
+    for (uint32_t k = 0; k < ahead; k++) {  // missing groups have no words
       const W map = __shfl_sync(full_warp, own_map, int(first + k));
       const uint32_t begin = __shfl_sync(full_warp, own_begin, int(first + k));
       for (uint32_t r = 0; r < M::rows; r++)
@@ -278,7 +279,7 @@ CC_HD void mpc_decode(const Job& job) {
       else
         mpc_expand<W, Sink, false>(job, layout, b, transpose, in, map, upto - count);
     }
-    if (t == layout.tiles - 1 && warp == CC_WARPS - 1) {  // a word may follow that no bit stands for
+    if (t == layout.tiles - 1 && warp == CC_WARPS - 1) {  // a word without a bit may follow
       const uint64_t tail = layout.words % mpc::block_words;
       const bool unmapped = tail && tail <= mpc::block_words - M::bits;
       sound = end == job.nbytes || (unmapped && end + M::width == job.nbytes);

@@ -1,5 +1,5 @@
-// Bytes as they are: the payload of `raw`, and the samples from which `lossless` chooses; and 16-bit floats on
-// their way into an accumulator and out of it.
+// Unchanged bytes: the payload of `raw`, and the samples from which `lossless` chooses; and conversion of
+// 16-bit floats to an accumulator and back.
 #pragma once
 #include "mpc.cuh"
 
@@ -7,8 +7,8 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Copies job.n bytes, in pieces of params[0] bytes that begin params[1] bytes apart in src and lie side by
-// side in dst; in one piece where params[0] is 0. Several pieces have whole packs of 16 bytes, and begin at them.
+// Copies job.n bytes: pieces of params[0] bytes, which begin params[1] bytes apart in src and are contiguous
+// in dst, or one piece if params[0] is 0. Several pieces consist of whole, aligned packs of 16 bytes.
 CC_HD void raw_copy(const Job& job) {
   using Row = Pack<uint32_t, 4>;
   const uint64_t piece = job.params[0] ? job.params[0] : job.n, gap = job.params[1] - piece;
@@ -26,14 +26,14 @@ CC_HD void raw_copy(const Job& job) {
   for (uint64_t at = done + thread_id(); at < job.n; at += thread_count()) job.dst[at] = *from(at);
 }
 
-// Words of the payload are added to an accumulator, element by element.
+// Adds words of the payload to an accumulator, element by element.
 template <class W, class Sink>
 CC_HD void raw_decode_add(const Job& job) {
   const uint64_t words = (job.n + sizeof(W) - 1) / sizeof(W);
   for (uint64_t i = thread_id(); i < words; i += thread_count()) Sink::template put<false>(job, i, mpc_load<W>(job, i));
 }
 
-// job.n elements of A become elements of B.
+// Converts job.n elements of A to elements of B.
 template <class A, class B, class Convert>
 CC_HD void raw_convert(const Job& job, Convert convert) {
   using In = Pack<A, 4>;
@@ -53,7 +53,7 @@ CC_HD void raw_convert(const Job& job, Convert convert) {
     reinterpret_cast<B*>(job.dst)[i] = convert(reinterpret_cast<const A*>(job.src)[i]);
 }
 
-// Exactly, subnormals and NaN included.
+// Exact, including subnormals and NaN.
 template <class T>
 CC_HD void raw_widen(const Job& job) {
   raw_convert<uint16_t, uint32_t>(job, [](uint16_t bits) { return bit_cast<uint32_t>(T::value(bits)); });
@@ -65,7 +65,7 @@ CC_HD uint16_t nearest(BF16, uint32_t bits) {
   return uint16_t(nan ? (bits >> 16 & 0x8000) | 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// To nearest even; a NaN stays one.
+// Rounds to nearest even; a NaN stays a NaN.
 template <class T>
 CC_HD void raw_round(const Job& job) {
   raw_convert<uint32_t, uint16_t>(job, [](uint32_t bits) { return nearest(T(), bits); });

@@ -1,5 +1,5 @@
-// The float types as a thread sees them: csrc/cpu/real.h with one lane. Elements become doubles, exactly,
-// and come back rounded once, so that the bytes are those of the CPU.
+// Float types for a thread: csrc/cpu/real.h with one lane. Elements are converted to doubles exactly, and
+// rounded once on the way back, so the bytes equal those of the CPU.
 #pragma once
 #include "../accumulate.h"
 #include "../bits.h"
@@ -9,8 +9,8 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Stored: an element's bits. Sum: the type in which it is added. unit, tiny, most: as in csrc/cpu/real.h. `number`
-// is `value` where the bits of a NaN do not matter, `nearest` rounds numbers.
+// Stored: an element's bits. Sum: the type for addition. unit, tiny, most: as in csrc/cpu/real.h. `number` is
+// `value` for cases in which the bits of a NaN do not matter; `nearest` rounds numbers.
 struct F64 {
   using Stored = uint64_t;
   using Sum = double;
@@ -73,8 +73,8 @@ struct BF16 {
   static CC_HD double widen(Sum v) { return to_double(v); }
 };
 
-// Element i of an array becomes v, or an accumulator gets v on top; of a sum that is NaN the bits are the
-// processor's choice.
+// Stores v as element i of an array, or adds it to an accumulator. If a sum is NaN, the processor chooses its
+// bits.
 template <class T, bool adding>
 CC_HD void deliver(uint8_t* dst, uint64_t i, typename T::Sum v) {
   if constexpr (adding) {

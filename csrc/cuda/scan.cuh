@@ -1,12 +1,13 @@
-// Where pieces of different sizes begin, found in the same pass that makes them: decoupled look-back
+// Decoupled look-back: finds the starts of pieces of different sizes in the pass that makes the pieces
 // (Merrill, Garland: Single-pass parallel prefix scan with decoupled look-back, NVIDIA NVR-2016-002).
 //
-// A job's tiles are drawn from a counter, so that whoever draws one knows that all before it are in the hands
-// of blocks that run, whatever the order in which blocks get to run; waiting for them ends. A tile says its
-// own size first, then the sum up to its end. Both are in one word with what they mean, hence no fences.
+// A job's tiles are drawn from a counter. A block that draws a tile knows that all tiles before it belong to
+// running blocks, in whatever order blocks are scheduled, so waiting for those tiles ends. A tile first
+// publishes its own size, then the sum up to its end. The value and its kind are in one word, so no fences
+// are needed.
 //
-// job.scratch: uint64, zeroed: the counter, then a word for each tile, or several where a kernel sums up
-// several things; compcoll/devices/kernels.py agrees.
+// job.scratch: uint64, zeroed: the counter, then a word for each tile, or several if a kernel computes
+// several sums; csrc/engine/kernels.cpp allocates as much.
 #pragma once
 #include "job.cuh"
 
@@ -14,12 +15,12 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Upper bits of a tile's word; 0: nothing is published yet.
+// Upper bits of a tile's word; 0 if nothing is published yet.
 constexpr uint64_t own_size = 1ull << 62, sum_to_end = 1ull << 63, size_mask = own_size - 1;
 
 #if defined(__CUDACC_RTC__)
 CC_HD void others_may_run() {}
-// Of an address of which nothing is known, atomicAdd asks first what kind of memory it is.
+// For a generic address, atomicAdd would first check the kind of memory.
 CC_HD uint64_t count_up(uint64_t* word) {
   uint64_t v;
   asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], 1;" : "=l"(v) : "l"(__cvta_generic_to_global(word))
@@ -50,9 +51,9 @@ CC_HD void publish(uint64_t* word, uint64_t v) {
 }
 #endif
 
-// The next tile that nobody has; the same for all threads of a block, which all call this.
+// Draws the next free tile; the same for all threads of a block, which all call this.
 CC_HD uint64_t draw_tile(const Job& job, uint64_t& slot) {
-  __syncthreads();  // all have read the one before
+  __syncthreads();  // all have read the previous one
   others_may_run();
   if (threadIdx.x == 0) slot = count_up(reinterpret_cast<uint64_t*>(job.scratch));
   __syncthreads();
@@ -61,14 +62,14 @@ CC_HD uint64_t draw_tile(const Job& job, uint64_t& slot) {
 
 CC_HD uint64_t* tile_words(const Job& job) { return reinterpret_cast<uint64_t*>(job.scratch) + 1; }
 
-// The sum of the sizes of all tiles in front of this one, which has `size`. One whole warp.
+// The sum of the sizes of all tiles before this one, which has `size`. Called by one whole warp.
 CC_HD uint64_t look_back(uint64_t* words, uint64_t tile, uint64_t size) {
   const uint32_t lane = lane_id();
   uint64_t before = 0;
   if (tile) {
     if (lane == 0) publish(words + tile, own_size | size);
     for (uint64_t end = tile, done = 0; !done; end -= 32) {
-      // 32 tiles, the nearest in lane 0; in front of the first the sum is 0.
+      // 32 tiles, the nearest in lane 0; the sum before the first tile is 0.
       const uint64_t word = lane < end ? wait_for(words + (end - 1 - lane)) : sum_to_end;
       done = __ballot_sync(full_warp, word >= sum_to_end);
       const uint32_t last = done ? __ffs(int(done)) - 1 : 31;
@@ -79,7 +80,7 @@ CC_HD uint64_t look_back(uint64_t* words, uint64_t tile, uint64_t size) {
   return before;
 }
 
-// In shared memory; one for each thing that is summed up.
+// In shared memory; one for each running sum.
 struct TileSums {
   uint64_t count[CC_WARPS], begin;
 };
@@ -90,8 +91,8 @@ struct TilePass {
   uint64_t drawn;
 };
 
-// The sum of the counts of all warps in front of this one, of this tile and of those before. All threads of
-// blocks of CC_CTA call this, once between two tiles that they draw.
+// The sum of the counts of all warps before this one, in this tile and earlier tiles. Called by all threads
+// of blocks of CC_CTA, once per drawn tile.
 CC_HD uint64_t sum_before_warp(uint64_t* words, uint64_t tile, uint64_t count, TileSums& sums) {
   const uint32_t warp = threadIdx.x / 32;
   if (lane_id() == 0) sums.count[warp] = count;

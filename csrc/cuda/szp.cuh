@@ -1,5 +1,5 @@
 // szp on the GPU, in one pass: a warp has 32 blocks of a tile of the look-back. An encoder composes them in
-// shared memory until their places are known.
+// shared memory until their positions are known.
 #pragma once
 #include "szp_blocks.cuh"
 
@@ -16,7 +16,7 @@ struct SzpBits<F64> {
   using type = uint64_t;
 };
 
-// The bits of the largest number of the type that is not above d >= 0.
+// The bits of the largest number of the type that is at most d >= 0.
 template <class T>
 CC_HD typename SzpBits<T>::type floor_bits(double d) {
   using Bits = typename SzpBits<T>::type;
@@ -27,13 +27,13 @@ CC_HD typename SzpBits<T>::type floor_bits(double d) {
   }
 }
 
-// Values to integers and back, by the words of a job that is settled.
+// Values to integers and back, with the parameters of a job from szp_settled.
 template <class T>
 struct SzpQuantiser {
   using Bits = typename SzpBits<T>::type;
   double step, inverse;
   Bits limit;
-  uint32_t sure = 0;  // integers, zigzag, below which rounding cannot carry a value past the bound: szp.h
+  uint32_t sure = 0;  // zigzag integers below it cannot be carried past the bound by rounding: szp.h
 
   CC_HD explicit SzpQuantiser(const Job& job)
       : step(bit_cast<double>(job.params[1])),
@@ -45,7 +45,7 @@ struct SzpQuantiser {
       sure = narrow ? 1u << 16 : 1u << 30;
   }
 
-  // The integer, and in `plain` what it is in zigzag, or ~0 where it has more than 32 bits.
+  // The integer, and in `plain` its zigzag code, or ~0 if it needs more than 32 bits.
   CC_HD uint32_t operator()(typename T::Stored bits, uint32_t& plain) const {
     const uint64_t sum = szp_quantise<double, uint64_t>(T::widen(T::value(bits)), inverse);
     const uint32_t q = uint32_t(sum);
@@ -59,18 +59,18 @@ struct SzpQuantiser {
   }
 };
 
-// Codes the blocks of one warp in a tile. whole: all of their values are there.
+// Codes the blocks of one warp in a tile. whole: all values are present.
 template <class T, bool whole>
 CC_HD void szp_encode_blocks(const Job& job, const SzpQuantiser<T>& quantise, const Transposer& transpose,
                              uint64_t first, SzpMade<T>& made) {
   using Stored = typename T::Stored;
-  // Blocks of which the loads are on their way together.
+  // Number of blocks whose loads are in flight together.
   constexpr uint32_t ahead = sizeof(Stored) == 8 || !whole ? 2 : 4;
   const uint32_t lane = lane_id();
   auto src = reinterpret_cast<const Stored*>(job.src) + (whole ? first * szp_block + lane : 0);
 #pragma unroll 1
   for (uint32_t group = 0; group < (whole ? szp_each : made.count); group += ahead) {
-    Stored bits[ahead];  // behind the last value, it repeats
+    Stored bits[ahead];  // after the last value, it repeats
     const uint64_t begin = (first + group) * szp_block + lane;
     for (uint32_t k = 0; k < ahead; k++) {
       const uint64_t i = begin + k * szp_block;
@@ -78,7 +78,7 @@ CC_HD void szp_encode_blocks(const Job& job, const SzpQuantiser<T>& quantise, co
     }
     uint32_t q[ahead], plain[ahead];
     for (uint32_t k = 0; k < ahead; k++) q[k] = quantise(bits[k], plain[k]);
-    // For the lane of each block, of whose integers it knows the "or".
+    // Called in the lane of each block, which knows the "or" of the block's integers.
     const auto within = [&](uint32_t all) {
       uint32_t wrong = 0;
       if (__ballot_sync(full_warp, all >= quantise.sure))
@@ -95,7 +95,7 @@ template <class T>
 CC_HD void szp_encode(const Job& given) {
   CC_SHARED(SzpShared<T>, shared);
   const Job job = szp_settled(given);
-  if (given.params[1] && !szp_valid(bit_cast<double>(job.params[1]))) return complete(job);  // szp_settle says so
+  if (given.params[1] && !szp_valid(bit_cast<double>(job.params[1]))) return complete(job);  // by szp_settle
   if (thread_id() == 0 && !given.params[1]) {
     job.result->bound = bit_cast<double>(job.params[0]);
     job.result->params[0] = job.params[1];
@@ -121,12 +121,12 @@ CC_HD void szp_deliver_raw(const Job& job, uint64_t i, typename T::Stored bits) 
   else reinterpret_cast<typename T::Stored*>(job.dst)[i] = bits;
 }
 
-// Blocks of one warp in a tile. whole: all of their values are there.
+// Decodes the blocks of one warp in a tile. whole: all values are present.
 template <class T, bool adding, bool whole>
 CC_HD void szp_decode_blocks(const Job& job, const SzpRead& in, const Transposer& transpose, double step,
                              uint64_t first_block) {
   using Stored = typename T::Stored;
-  constexpr uint32_t ahead = sizeof(Stored) == 8 ? 4 : 8;  // more, and registers are spilled
+  constexpr uint32_t ahead = sizeof(Stored) == 8 ? 4 : 8;  // more would spill registers
   const uint32_t lane = lane_id();
   const uint64_t first = first_block * szp_block + lane;
   const uint32_t count = whole ? szp_each : szp_count(job.n, first_block);

@@ -1,4 +1,4 @@
-// Blocks of szp on the GPU: a warp codes one, a lane has a value, or a word of the payload.
+// Blocks of szp on the GPU: a warp codes a block; a lane has a value, or a word of the payload.
 #pragma once
 #include "../szp.h"
 #include "checksum.cuh"
@@ -10,7 +10,7 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Blocks of a warp in a tile, one for each lane to know about, and of all its warps.
+// Number of blocks of a warp in a tile, one per lane, and of all its warps.
 constexpr uint32_t szp_each = 32, szp_tile_blocks = szp_each * CC_WARPS;
 
 CC_HD uint64_t szp_tiles(uint64_t n) { return (szp_blocks(n) + szp_tile_blocks - 1) / szp_tile_blocks; }
@@ -18,7 +18,7 @@ CC_HD uint64_t szp_first(uint64_t tile) { return tile * szp_tile_blocks + thread
 CC_HD uint64_t szp_head(const Job& job) { return szp_widths_nbytes(szp_blocks(job.n)); }
 CC_HD bool szp_valid(double step) { return step >= szp_bound_min && step <= 2 * szp_bound_max; }
 
-// How many blocks there are from one on, of those of a warp.
+// Number of a warp's blocks that exist, starting at `first`.
 CC_HD uint32_t szp_count(uint64_t n, uint64_t first) {
   const uint64_t blocks = szp_blocks(n), left = blocks > first ? blocks - first : 0;
   return left < szp_each ? uint32_t(left) : szp_each;
@@ -30,9 +30,9 @@ CC_HD uint32_t szp_raw_nbytes(uint64_t n, uint64_t b) {
   return uint32_t((left < szp_block ? left : szp_block) * sizeof(typename T::Stored));
 }
 
-// A block as all lanes need it, in one word that a shuffle moves: its planes (bits 0-5), whether its values
-// stand unchanged (6) or its integers do (7), and the word where its planes begin, behind the one of a first
-// difference (8-), counted from the warp's first one.
+// A block's description for all lanes, in one word for shuffles: its planes (bits 0-5), whether its values
+// are unchanged (6) or its integers are coded (7), and the word at which its planes begin, after that of a
+// first difference (8-), counted from the warp's first word.
 struct SzpPlace {
   static constexpr uint32_t raw = 64, plain = 128;
   uint32_t bits;
@@ -47,7 +47,7 @@ struct SzpPlace {
   CC_HD uint32_t word() const { return bits >> 8; }
 };
 
-// A value's own bits, at a multiple of 4 bytes only.
+// Stores a value's bits at an address that is only a multiple of 4 bytes.
 template <class Stored>
 CC_HD void store_raw(uint32_t* p, uint32_t i, Stored bits) {
   if constexpr (sizeof(Stored) == 8) p[2 * i] = uint32_t(bits), p[2 * i + 1] = uint32_t(bits >> 32);
@@ -59,7 +59,7 @@ CC_HD Stored load_raw(const uint32_t* p, uint32_t i) {
   else return reinterpret_cast<const Stored*>(p)[i];
 }
 
-// Zeros between the widths and the first block, and what the last tile knows: the payload's size.
+// Writes zeros between the widths and the first block, and the payload's size, which the last tile knows.
 CC_HD void szp_end(const Job& job, uint64_t end) {
   for (uint64_t i = szp_blocks(job.n); i < szp_head(job); i++) job.dst[i] = 0;
   job.result->nbytes = end > job.nbytes ? int64_t(TOO_LARGE) : int64_t(end);
@@ -71,21 +71,22 @@ struct SzpShared {
   TilePass pass;
 };
 
-// The blocks of one warp in a tile, as an encoder composes them in shared memory. All lanes know how many
-// words there are, and lane k the width of block k.
+// The blocks of one warp in a tile, composed by an encoder in shared memory. All lanes know the number of
+// words, and lane k the width of block k.
 template <class T>
 struct SzpMade {
   static constexpr uint32_t full = szp_block * sizeof(typename T::Stored) / 4;
   uint32_t* words;
   uint32_t size = 0, width = 0;
-  uint32_t count, last;  // blocks, and what the last one takes if it is stored unchanged, in words
+  uint32_t count, last;  // number of blocks; words of the last block when unchanged
 
   CC_HD SzpMade(uint32_t* words, const Job& job, uint64_t first, uint32_t count)
       : words(words), count(count), last((szp_raw_nbytes<T>(job.n, first + count - 1) + 3) / 4) {}
 
-  // Decides on blocks `group` to `group + n - 1`, each of which a lane knows the width of afterwards, and appends
-  // them. q: their integers, in zigzag `plain`; within(all, k): whether they can stand for the values of block k,
-  // where all is the "or" of these; if not, store(words, k) puts there what does. inner: none is the array's last.
+  // Chooses the widths of blocks `group` to `group + n - 1`, each known to one lane afterwards, and appends
+  // the blocks. q: their integers, whose zigzag codes are `plain`. within(all, k): true if the integers,
+  // whose "or" is `all`, can represent the values of block k; otherwise store(words, k) stores these values.
+  // inner: none of the blocks is the array's last.
   template <uint32_t n, bool inner, class Within, class Store>
   CC_HD void code(const Transposer& transpose, uint32_t group, const uint32_t* q, const uint32_t* plain,
                   Within within, Store store) {
@@ -129,7 +130,7 @@ struct SzpMade {
     size += planes + apart;
   }
 
-  // Writes the widths and, behind those of all blocks before, the payload. `sums` are in `scan`.
+  // Writes the widths, and the payload after those of all blocks before. `sums` are in `scan`.
   CC_HD void write(const Job& job, uint64_t tile, uint64_t* scan, TileSums& sums, Checksum& sum) const {
     const uint32_t lane = lane_id();
     const uint64_t b = szp_first(tile) + lane, blocks = szp_blocks(job.n);
@@ -137,14 +138,14 @@ struct SzpMade {
     sum_widths(b, sum);
     const uint64_t begin = szp_head(job) + 4 * sum_before_warp(scan, tile, size, sums);
     const uint32_t rest = b == blocks - 1 && width == szp_raw ? szp_raw_nbytes<T>(job.n, b) % 4 : 0;
-    // The last word may be one in part; what is behind it falls into the slack.
+    // The last word may be partial; its excess bytes fall into the slack.
     if (begin + 4 * size <= job.nbytes + 3) {
       auto out = reinterpret_cast<uint32_t*>(job.dst + begin);
       for (uint32_t i = lane; i < size; i += 32) {
         out[i] = words[i];
         sum.add(words[i], begin / 4 + i);
       }
-      if (rest) {  // without what stands behind the last byte
+      if (rest) {  // excludes the bytes after the last one
         const uint32_t last = words[size - 1], at = uint32_t(begin / 4) + size - 1;
         sum.sum += sum.wanted ? checksum_word(last & ((1u << 8 * rest) - 1), at) - checksum_word(last, at) : 0;
       }
@@ -159,13 +160,13 @@ struct SzpMade {
   }
 };
 
-// Blocks of one warp in a tile of a payload. Lane k knows of block k its width and what may stand apart.
+// Blocks of one warp in a tile of a payload. Lane k knows the width of block k and its separate first code.
 struct SzpRead {
   uint32_t width = 0, nbytes = 0, first = 0;
   SzpPlace own = {0};
-  const uint32_t* words;  // where the warp's blocks begin
+  const uint32_t* words;  // start of the warp's blocks
 
-  // Widths; where one is none, its block is taken for one of zeros, and the job noted to be bad.
+  // Reads widths. An invalid one is treated as a block of zeros, and marks the job as bad.
   template <class T>
   CC_HD void sizes(const Job& job, uint64_t tile) {
     const uint64_t b = szp_first(tile) + lane_id();
@@ -177,8 +178,8 @@ struct SzpRead {
     width = size < 0 ? 0 : width;
   }
 
-  // begin: of the warp's blocks, behind the widths; before: of this lane's among them. Whether they lie
-  // within the payload, and end where it ends; if not, the job is noted to be bad.
+  // begin: offset of the warp's blocks after the widths; before: offset of this lane's block among them. True
+  // if the blocks are within the payload and end where it ends; otherwise marks the job as bad.
   CC_HD bool place(const Job& job, uint64_t tile, uint64_t begin, uint32_t before) {
     const uint64_t b = szp_first(tile) + lane_id(), blocks = szp_blocks(job.n);
     const uint64_t end = szp_head(job) + begin + before + nbytes;
@@ -197,7 +198,7 @@ struct SzpRead {
     return lane_id() < at.planes() ? words[at.word() + lane_id()] : 0;
   }
 
-  // This lane's integer of block k, of which `word` is what `load` gave; 0 if it has none.
+  // This lane's integer of block k, from the `word` that `load` returned; 0 if it has none.
   CC_HD uint32_t integer(const Transposer& transpose, SzpPlace at, uint32_t k, uint32_t word) const {
     const uint32_t apart = __shfl_sync(full_warp, first, int(k));
     const uint32_t q = szp_unzigzag(transpose(word) | (lane_id() ? 0 : apart));

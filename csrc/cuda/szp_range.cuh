@@ -1,5 +1,5 @@
-// The absolute bound of szp from a relative one: the range of what is finite, then what settle() of
-// csrc/cpu/szp_values.h does. It stays on the device, in the job's result.
+// The absolute bound of szp from a relative one: finds the range of the finite values, then computes the step
+// like `resolve_bound` in csrc/cpu/szp_values.h. The bound stays on the device, in the job's result.
 #pragma once
 #include "../szp.h"
 #include "checksum.cuh"
@@ -9,7 +9,7 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Bit patterns in the order of the numbers, and back; no finite one becomes 0 or ~0.
+// Maps bit patterns to the order of the numbers, and back; no finite number maps to 0 or ~0.
 template <class Bits>
 CC_HD Bits ordered(Bits bits) {
   constexpr Bits sign = ~(~Bits(0) >> 1);
@@ -31,7 +31,7 @@ CC_HD void szp_settle(const Job& job) {
     some = T::widen(bit_cast<Sum>(from_ordered(Bits(result.extent[1]))));
     range = some * 0.5 - T::widen(bit_cast<Sum>(from_ordered(Bits(~Bits(result.extent[2]))))) * 0.5;
   }
-  // Roundings upwards are taken back: the bound is never more than was asked for.
+  // Compensates for rounding upwards: the bound is never larger than requested.
   double bound = bit_cast<double>(job.params[1]) * (range > 0 ? range : 0) * 2 * (1 - 0x1p-51);
   if (bound > szp_bound_max) bound = szp_bound_max;
   double step = szp_steps * bound;
@@ -42,7 +42,7 @@ CC_HD void szp_settle(const Job& job) {
   if (!(step >= szp_bound_min)) result.nbytes = UNREPRESENTABLE;
 }
 
-// Greatest and least finite value, the latter complemented; 0 where there is none.
+// Largest and smallest finite value, the latter complemented; 0 if there is none.
 template <class T>
 CC_HD void szp_range(const Job& job) {
   using Sum = typename T::Sum;
@@ -60,7 +60,7 @@ CC_HD void szp_range(const Job& job) {
   settle(job, [&] { szp_settle<T>(job); });
 }
 
-// The job with the tolerance and the step as its words, in place of what was asked for.
+// The job with tolerance and step as its words, in place of the requested bound.
 CC_HD Job szp_settled(Job job) {
   if (job.params[1]) {
     job.params[0] = bit_cast<uint64_t>(job.result->bound), job.params[1] = job.result->params[0];

@@ -1,5 +1,5 @@
-// Sums of two szp payloads in one pass, on their integers wherever these fit: Add of csrc/cpu/szp.cpp. A
-// look-back finds the places of both terms at once, another one that of the sum.
+// Sums of two szp payloads in one pass, on their integers if these fit: Add of csrc/cpu/szp.cpp. One
+// look-back finds the positions of both terms, another one that of the sum.
 #pragma once
 #include "szp.cuh"
 
@@ -18,7 +18,7 @@ struct SzpTerms {
         step(bit_cast<double>(job.params[0])) {}
 };
 
-// One lane's value of a block's term, of which q is the integer.
+// One lane's value of a term's block, where q is its integer.
 template <class T>
 CC_HD typename T::Sum szp_term(const SzpRead& in, SzpPlace at, uint32_t q, double step, bool valid) {
   if (!(at.bits & SzpPlace::raw)) return T::round(double(int32_t(q)) * step);
@@ -31,13 +31,13 @@ CC_HD bool szp_finite(typename T::Sum v) {
   return T::widen(v) <= F64::most && T::widen(v) >= -F64::most;
 }
 
-// The bits of the sum of two values, of which the largest one of finite values is noted.
+// The bits of the sum of two values; records the largest sum of finite values.
 template <class T>
 CC_HD typename T::Stored szp_add_values(typename T::Sum x, typename T::Sum y, double& largest) {
   const auto v = add(x, y);
   const double size = T::widen(v) < 0 ? -T::widen(v) : T::widen(v);
   if (size > largest && szp_finite<T>(x) && szp_finite<T>(y)) largest = size;
-  // Which NaN a sum keeps differs by machine.
+  // Which NaN a sum keeps depends on the machine.
   if (size != size) return typename T::Stored(T::infinity | (T::infinity & -T::infinity) >> 1);
   return T::stored(T::round(T::widen(v)));
 }
@@ -48,8 +48,9 @@ struct SzpSumShared {
   TileSums terms;
 };
 
-// Both terms' blocks of a tile: whether they are sound. Their sizes, in words, are summed up as one number of
-// 31 bits each. No payload has so many; a sum that leaves them has passed an end before.
+// Reads both terms' blocks of a tile; true if they are valid. Their sizes in words are summed as one number,
+// with 31 bits each. No payload is that large; a sum that overflows them has been found to pass a payload's
+// end before.
 template <class T>
 CC_HD bool szp_read_terms(const Job& job, const SzpTerms& terms, uint64_t t, TileSums& sums, SzpRead* in) {
   in[0].sizes<T>(terms.a, t), in[1].sizes<T>(terms.b, t);
@@ -63,7 +64,7 @@ CC_HD bool szp_read_terms(const Job& job, const SzpTerms& terms, uint64_t t, Til
   return in[1].place(terms.b, t, 4 * (begin >> 31), before[1]) && a;
 }
 
-// Maxima of a lane's sums, for the bound: the largest integer, or 1 less, and the largest value.
+// A lane's maxima, for the bound: the largest integer, or 1 less, and the largest value.
 struct SzpMost {
   uint32_t integer = 0;
   double value = 0;

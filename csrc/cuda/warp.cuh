@@ -1,4 +1,4 @@
-// Operations across the lanes of a warp: sums over lanes, the "or" of all, and transposing bits.
+// Operations across the lanes of a warp: sums, the "or" of all lanes, and bit transposition.
 #pragma once
 #include "bits.cuh"
 
@@ -15,15 +15,15 @@ CC_HD uint32_t warp_or(uint32_t v) {
 #endif
 }
 
-// Adds the value `by` lanes below, where there is one.
+// Adds the value of the lane `by` lanes below, if there is one.
 template <class W>
 CC_HD W add_from_below(W v, uint32_t by) {
   const W other = __shfl_up_sync(full_warp, v, by);
   return v + (lane_id() >= by ? other : 0);
 }
-#if defined(__CUDACC_RTC__)  // the shuffle itself tells whether there is one
+#if defined(__CUDACC_RTC__)  // the shuffle itself tells whether there is such a lane
 CC_HD uint32_t add_from_below(uint32_t v, uint32_t by) {
-  asm volatile(  // or the compiler might move it to where not all lanes get
+  asm volatile(  // volatile: otherwise the compiler might move it into divergent code
       "{.reg .pred p; .reg .u32 r; shfl.sync.up.b32 r|p, %0, %1, 0, 0xffffffff; @p add.u32 %0, %0, r;}"
       : "+r"(v)
       : "r"(by));
@@ -31,15 +31,15 @@ CC_HD uint32_t add_from_below(uint32_t v, uint32_t by) {
 }
 #endif
 
-// The sum over the lanes up to this one.
+// The sum over the lanes up to and including this one.
 CC_HD uint32_t sum_upto(uint32_t v) {
 #pragma unroll
   for (uint32_t s = 1; s < 32; s *= 2) v = add_from_below(v, s);
   return v;
 }
 
-// Transposes matrices of 32 x 32 bits of which each lane has a row. What differs by lane is found once: in a
-// step, lanes whose numbers differ in one bit exchange the bits whose places differ in it.
+// Transposes matrices of 32 x 32 bits of which each lane has a row. Values that differ by lane are computed
+// once. In a step, lanes whose numbers differ in one bit exchange the bits whose positions differ in it.
 struct Transposer {
   uint32_t halves, bytes, turn[3], keep[3];
 

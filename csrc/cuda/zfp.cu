@@ -1,12 +1,12 @@
-// A kernel for each element type and number of words that hold a block, 3 being done by 4.
+// A kernel for each element type and number of words that hold a block; 3 words use the kernel for 4.
 #include "zfp_decode.cuh"
 
 #define CC_ZFP(name, ...) CC_KERNEL_OF(compcoll::CC_LEVEL::cuda::zfp_threads, 2, name, __VA_ARGS__)
-#define CC_BLOCKS(type, E, n, name, exact)                          \
+#define CC_BLOCKS(type, E, n, name, exact)                           \
   CC_ZFP(zfp_encode_##type##_##name, zfp_encode<E, n, exact>)        \
   CC_ZFP(zfp_decode_##type##_##name, zfp_decode<E, n, exact, false>) \
   CC_ZFP(zfp_decode_add_##type##_##name, zfp_decode<E, n, exact, true>)
-#define CC_TYPE(type, E)           \
+#define CC_TYPE(type, E)          \
   CC_BLOCKS(type, E, 1, 1, false) \
   CC_BLOCKS(type, E, 2, 2, false) \
   CC_BLOCKS(type, E, 4, 4, false)

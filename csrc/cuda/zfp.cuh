@@ -1,6 +1,6 @@
-// ZFP in 1 dimension on the GPU: a thread codes a block, a warp 32 blocks in a row. They fill exactly
-// maxbits 32-bit words, so that no two warps share a word of the stream: there are no atomics on it, and it
-// need not be cleared before.
+// ZFP in 1 dimension on the GPU: a thread codes a block, a warp 32 adjacent blocks. These fill exactly
+// maxbits 32-bit words, so no two warps share a word of the stream: it needs no atomics, and need not be
+// cleared before.
 #pragma once
 #include "../cpu/zfp/extent.h"
 #include "checksum.cuh"
@@ -14,7 +14,7 @@ using namespace zfp;
 
 __device__ constexpr PairTable pair_source = make_pair_table();
 
-// Threads of a block: many, because each block needs the table.
+// Threads in a block of threads: many, because each such block loads the table.
 constexpr uint32_t zfp_threads = 512;
 
 // A table's copy in shared memory, where the lanes of a warp can read different entries at once.
@@ -32,7 +32,7 @@ CC_HD const Table& shared_table(const Table& source) {
 }
 
 struct Line {
-  uint64_t blocks, words;  // 32-bit words of the payload, which ends at 64 bits
+  uint64_t blocks, words;  // 32-bit words of the payload, whose size is a multiple of 64 bits
   uint32_t maxbits;
 
   CC_HD explicit Line(const Job& job) {
@@ -42,7 +42,7 @@ struct Line {
   }
 };
 
-// Behind the end of the array stands what zfp pads with.
+// After the end of the array come zfp's padding values.
 template <class E, bool whole, class L>
 CC_HD void load_block(const Job& job, uint32_t block, L* a) {
   using S = typename E::Stored;
@@ -57,11 +57,11 @@ CC_HD void load_block(const Job& job, uint32_t block, L* a) {
   }
 }
 
-// Destination of a row: elements, or accumulators to which it is added.
+// Destination of a row: elements, or accumulators to which they are added.
 template <class E, bool Accumulate>
 using Target = typename Choice<Accumulate, typename Lane<typename E::Word>::Real, typename E::Stored>::type;
 
-// Overwrites, or adds to, the first of 4 values. packed: they can be stored at once.
+// Stores the first `left` of 4 values, or adds them. packed: they can be stored at once.
 template <class E, bool Accumulate, class L>
 CC_HD void store_row(Target<E, Accumulate>* p, uint64_t left, bool packed, const L* a) {
   using S = Target<E, Accumulate>;
@@ -83,7 +83,7 @@ CC_HD void store_row(Target<E, Accumulate>* p, uint64_t left, bool packed, const
       if (i < left) p[i] = row.v[i];
 }
 
-// Of the bits of a block's i-th 32-bit word those that count.
+// The bits of a block's i-th 32-bit word that are below maxbits.
 CC_HD uint32_t cut(uint32_t word, uint32_t i, uint32_t maxbits) {
   if (32 * i >= maxbits) return 0;
   uint32_t keep = maxbits - 32 * i;
@@ -116,7 +116,7 @@ CC_HD void pack_words(uint32_t* stream, uint32_t first, const Line& line, const 
   __syncwarp();
 }
 
-// The same for blocks of N words exactly, which need no packing. all: whether there are 32 of them.
+// Like pack_words, for blocks of exactly N words, which need no packing. all: true if there are 32 blocks.
 template <int N>
 CC_HD void store_words(uint32_t* stream, uint32_t block, bool all, const Line& line, const uint32_t* word,
                        Checksum& sum) {
@@ -127,8 +127,8 @@ CC_HD void store_words(uint32_t* stream, uint32_t block, bool all, const Line& l
   for (int i = 0; i < N; i++) sum.add(word[i], N * block + i);
 }
 
-// zfp.h's transform, and negabinary numbers but for the XOR that ends them. Adding the mask is part of what
-// the transform does in any case.
+// zfp.h's transform, and negabinary conversion except for its final XOR. Adding the mask is merged with the
+// transform.
 template <class L>
 CC_HD void forward(L* a) {
   constexpr L mask = L(~L(0)) / 3 * 2;
@@ -141,8 +141,8 @@ CC_HD void forward(L* a) {
   a[3] = w + mask;
 }
 
-// Encodes blocks `first` to `first + 31`. exact: a block has N 32-bit words, and not any number of bits up
-// to that. whole: all of their values are there, and a block's can be loaded at once.
+// Encodes blocks `first` to `first + 31`. exact: a block has exactly N 32-bit words, not just up to that many
+// bits. whole: all values are present, and a block's can be loaded at once.
 template <class E, int N, bool exact, bool whole>
 CC_HD void encode_group(const Job& job, const Line& line, uint32_t first, const PairTable& table,
                         Extent<typename E::Word>& extent, Checksum& sum) {
@@ -157,7 +157,7 @@ CC_HD void encode_group(const Job& job, const Line& line, uint32_t first, const 
   const L scale = quantise_scale(L(1)) - (magnitude & (L(2 * F::bias + 1) << F::mantissa));
   for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
   forward(a);
-  // Magnitudes below the header are zero, or values that zfp cannot represent.
+  // Magnitudes below the header are zeros, or values that zfp cannot represent.
   const L some = 2 * (magnitude >> F::mantissa) + 3, header = magnitude < some ? magnitude : some;
   const uint32_t maxbits = exact ? 32 * N : line.maxbits;
   uint32_t out[N] = {};
@@ -173,7 +173,7 @@ CC_HD void encode_group(const Job& job, const Line& line, uint32_t first, const 
   }
   out[0] |= uint32_t(header);
   const uint32_t planes = 2 * coded.pairs - coded.dropped;
-  if (exact) {  // 5 planes at least are complete
+  if (exact) {  // at least 5 planes are complete
     const L key = e + (F::bits - planes);
     extent.key = key > extent.key ? key : extent.key;
   } else {
@@ -219,7 +219,7 @@ CC_HD void finish(const Job& job) {
   result.bound = bound;
 }
 
-// NW: words of E that hold a block.
+// NW: number of words of E that hold a block.
 template <class E, int NW, bool exact>
 CC_HD void zfp_encode(const Job& job) {
   const PairTable& table = shared_table(pair_source);

@@ -1,4 +1,4 @@
-// The bits of a block in the stream, one thread's, and the plane coder of zfp_planes.h on top of them.
+// One thread's bits of a block in the stream, and the plane coder of zfp_planes.h on top of them.
 #pragma once
 #include "../zfp_planes.h"
 #include "zfp_column.cuh"
@@ -7,11 +7,11 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Writes the words of a block. One that blocks share is put together with atomics, and has to be 0 before.
+// Writes the words of a block. A word that blocks share is combined with atomics, and has to be 0 before.
 struct BlockWriter {
   uint32_t* word;
   uint32_t pending = 0, fill, left;
-  bool shared;  // whether `word` has another block's bits, too
+  bool shared;  // `word` also has another block's bits
 
   CC_HD BlockWriter(uint32_t* stream, uint64_t begin, uint32_t maxbits)
       : word(stream + begin / 32), fill(begin % 32), left(maxbits), shared(fill != 0) {}
@@ -21,7 +21,7 @@ struct BlockWriter {
     else *word = pending;
     word++, shared = false;
   }
-  // Up to 32 bits, with nothing above them; what is behind the block's end is dropped.
+  // Appends up to 32 bits, with zeros above them; bits after the block's end are dropped.
   CC_HD void put(uint32_t value, uint32_t n) {
     if (n >= left) {
       if (left < 32) value &= (1u << left) - 1;
@@ -50,7 +50,7 @@ CC_HD P low_plane(P v, uint32_t n) {
   return n < 8 * sizeof(P) ? v & ((P(1) << n) - 1) : v;
 }
 
-// The planes of a column, until the block is full. Returns the lowest complete plane.
+// Writes the planes of a column until the block is full. Returns the lowest complete plane.
 template <class C>
 CC_HD int write_planes(const C& column, BlockWriter& out) {
   using P = typename C::Plane;
@@ -62,7 +62,7 @@ CC_HD int write_planes(const C& column, BlockWriter& out) {
     P x = column.plane(k), code = low_plane(x, n);
     uint32_t filled = n;
     const auto append = [&](P bits, uint32_t length) {
-      if (size > 32 && filled + length > 64) {  // a plane of 16 has 31 bits at most
+      if (size > 32 && filled + length > 64) {  // a plane of 16 has at most 31 bits
         out.put(code, filled);
         used += filled, code = 0, filled = 0;
       }
@@ -86,7 +86,7 @@ CC_HD int write_planes(const C& column, BlockWriter& out) {
   return used > room ? 1 : 0;
 }
 
-// Reads the bits of a block; behind its end there are zeros.
+// Reads the bits of a block, followed by zeros.
 struct BlockReader {
   const uint32_t* words;
   uint64_t count;  // words to the end of the payload
@@ -96,7 +96,7 @@ struct BlockReader {
       : words(stream + bit / 32), count(n - bit / 32), begin(bit % 32), end(maxbits) {}
 
   CC_HD uint32_t word(uint32_t i) const { return i < count ? words[i] : 0; }
-  // The bits from bit `pos` of the block on.
+  // The bits starting at bit `pos` of the block.
   CC_HD uint32_t peek(uint32_t pos, uint32_t) const {
     if (pos >= end) return 0;
     const uint32_t at = begin + pos;
@@ -107,13 +107,13 @@ struct BlockReader {
   }
 };
 
-// One plane from bit `pos` on, which it moves; n: coefficients that have a bit in a plane above.
+// Reads one plane at bit `pos`, and advances it; n: number of coefficients that have a bit in a higher plane.
 template <uint32_t size, class P>
 CC_HD P read_plane(const BlockReader& in, uint32_t& pos, uint32_t& n) {
   P x = low_plane(in.peek(pos, P()), n);
   pos += n;
   if (n == size) return x;
-  P w = in.peek(pos, P());  // all that 16 coefficients can have
+  P w = in.peek(pos, P());  // enough for 16 coefficients
   uint32_t held = 8 * sizeof w;
   while (n < size) {
     if (size > 32 && held < size - n) w = in.peek(pos, P()), held = 8 * sizeof w;
@@ -127,7 +127,7 @@ CC_HD P read_plane(const BlockReader& in, uint32_t& pos, uint32_t& n) {
     if (zeros > room) zeros = room;
     const uint32_t length = 1 + zeros + (zeros < room);
     w = rest >> (length - 1), held -= length, pos += length;
-    // A scan that meets the end leaves its 1 where it stands.
+    // If a scan reaches the end, its 1 stays at that position.
     if (pos > in.end) zeros -= pos - in.end;
     x |= P(1) << (n + zeros);
     n += zeros + 1;

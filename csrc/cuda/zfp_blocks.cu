@@ -1,9 +1,9 @@
 #include "zfp_blocks.cuh"
 
-// Blocks of threads on a multiprocessor: shared memory holds no more of float64, whose registers are many.
-#define CC_DIMENSIONS(type, E, D, n)                                                    \
-  CC_KERNEL_OF(CC_CTA, n, zfp_encode_##D##d_##type, zfp_encode_blocks<E, D>)            \
-  CC_KERNEL_OF(CC_CTA, n, zfp_decode_##D##d_##type, zfp_decode_blocks<E, D, false>)     \
+// Blocks of threads per multiprocessor: shared memory holds no more for float64, which needs many registers.
+#define CC_DIMENSIONS(type, E, D, n)                                                \
+  CC_KERNEL_OF(CC_CTA, n, zfp_encode_##D##d_##type, zfp_encode_blocks<E, D>)        \
+  CC_KERNEL_OF(CC_CTA, n, zfp_decode_##D##d_##type, zfp_decode_blocks<E, D, false>) \
   CC_KERNEL_OF(CC_CTA, n, zfp_decode_add_##D##d_##type, zfp_decode_blocks<E, D, true>)
 #define CC_TYPE(type, E, n)    \
   CC_DIMENSIONS(type, E, 2, n) \

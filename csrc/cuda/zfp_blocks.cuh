@@ -1,6 +1,6 @@
-// ZFP in 2 and 3 dimensions on the GPU: a thread codes a block. The threads of a warp take blocks that follow
-// each other along x, so that loads and stores are coalesced, and nothing has to be exchanged between them
-// for a transform or a plane, as it had to if a block were several threads' work.
+// ZFP in 2 and 3 dimensions on the GPU: a thread codes a block. The threads of a warp take blocks that are
+// adjacent along x, so that loads and stores are coalesced. They exchange nothing for a transform or a plane,
+// as they would if several threads shared a block.
 #pragma once
 #include "zfp_bits.cuh"
 
@@ -8,7 +8,7 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Widened values to their coefficients' places; returns the largest magnitude.
+// Widened values to the positions of their coefficients; returns the largest magnitude.
 template <class E, int D, class C>
 CC_HD typename E::Word load_values(const Job& job, const Corner<D>& corner, const C& column) {
   using L = typename E::Word;
@@ -56,7 +56,7 @@ CC_HD void forward_block(const C& column, L scale) {
   }
 }
 
-// Coefficients, in negabinary, to values in the array.
+// Negabinary coefficients to values in the array.
 template <class E, int D, bool Accumulate, class C>
 CC_HD void store_values(const Job& job, const Corner<D>& corner, const C& column, typename E::Word scale) {
   using L = typename E::Word;
@@ -108,11 +108,11 @@ CC_HD void encode_block(const Job& job, const Field<D>& field, uint32_t block, c
   }
   out.finish();
   extent.template add_error<D>(e, L(lowest), magnitude);
-  // Where no words are shared, nobody else writes the zeros that end the stream.
+  // If no words are shared, no block writes the zeros that end the stream.
   if (block == field.count - 1 && field.maxbits % 64 == 32 && field.count % 2) stream[field.words - 1] = 0;
 }
 
-// Threads that have a block go over the array's in strides.
+// Threads that handle blocks iterate over the array's in strides.
 template <class C, class Code>
 CC_HD void for_blocks(uint32_t count, Code code) {
   if (threadIdx.x >= C::threads) return;
@@ -121,7 +121,7 @@ CC_HD void for_blocks(uint32_t count, Code code) {
     code(uint32_t(b));
 }
 
-// Words that blocks share have to be zero.
+// Clears the words that blocks share.
 template <int D>
 CC_HD void zfp_clear(const Job& job) {
   const Field<D> field(job);
@@ -141,7 +141,7 @@ CC_HD void encode_field(const Job& job, const Field<D>& field) {
   note_max(&job.result->extent[2], extent.key);
 }
 
-// Words that blocks share have another one's bits when they are written, so there is no checksum yet.
+// Words that blocks share are incomplete when they are written, so there is no checksum yet.
 template <class E, int D>
 CC_HD void zfp_encode_blocks(const Job& job) {
   const Field<D> field(job);

@@ -1,4 +1,4 @@
-// Blocks of 2 and 3 dimensions: where they lie in the array, and their words in shared memory.
+// Blocks of 2 and 3 dimensions: their positions in the array, and their words in shared memory.
 #pragma once
 #include "zfp.cuh"
 
@@ -6,11 +6,11 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// The array and its blocks; job.params: bits of a block, values along x (low word) and along y.
+// The array and its blocks; job.params: bits of a block, number of values along x (low word) and along y.
 template <int D>
 struct Field {
   uint32_t n[3], blocks[3], count, maxbits;
-  uint64_t words;  // 32-bit words of the payload, which ends at 64 bits
+  uint64_t words;  // 32-bit words of the payload, whose size is a multiple of 64 bits
 
   CC_HD explicit Field(const Job& job) {
     n[0] = uint32_t(job.params[1]), n[1] = uint32_t(job.params[1] >> 32);
@@ -22,7 +22,7 @@ struct Field {
   }
 };
 
-// Where a block begins, and how many values there are from there on.
+// Position of a block, and number of values from there to each axis's end.
 template <int D>
 struct Corner {
   const Field<D>& field;
@@ -38,7 +38,7 @@ struct Corner {
   CC_HD uint64_t row(uint32_t y, uint32_t z) const {
     return ((at[2] + z) * uint64_t(field.n[1]) + at[1] + y) * field.n[0] + at[0];
   }
-  // The element that zfp pads with behind the end of an axis.
+  // The element that zfp pads with after the end of an axis.
   CC_HD static uint32_t padded(uint32_t left, uint32_t i) { return i < left ? i : i == 3 ? 0 : left - 1; }
 };
 
@@ -47,7 +47,7 @@ template <class L, int D>
 struct Column {
   static constexpr int size = 1 << 2 * D, bits = Format<L>::bits;
   static constexpr uint32_t threads = size * sizeof(L) > 256 ? 64 : CC_CTA, step = threads;
-  // A plane is as wide as there are coefficients.
+  // A plane has a bit for each coefficient.
   using Plane = typename Choice<(size > 32), uint64_t, uint32_t>::type;
   L* words;
 
@@ -68,13 +68,13 @@ struct Column {
     for (int i = 0; i < size; i += side) transpose<side>(words + i * step);
   }
 
-  // Plane k of words that have been transposed.
+  // Plane k of transposed words.
   CC_HD Plane plane(int k) const {
     if constexpr (size > bits) return (*this)[k] | Plane((*this)[bits + k]) << bits;
     else if constexpr (size == bits) return (*this)[k];
     else return Plane((*this)[k % size] >> (k / size * size)) & ((Plane(1) << size) - 1);
   }
-  // Words are 0 before the first one.
+  // Words must be 0 before the first plane.
   CC_HD void set_plane(int k, Plane x) const {
     if constexpr (size > bits) (*this)[k] = L(x), (*this)[bits + k] = L(x >> bits);
     else (*this)[k % size] |= L(x) << (k / size * size % bits);

@@ -9,7 +9,7 @@ namespace cuda {
 
 __device__ constexpr ReadTable read_source = make_read_table();
 
-// N words of which the last ends where the block does. Those in front of it are part of others, or 0.
+// Loads N words, the last of which ends at the block's end. Bits before the block belong to others, or are 0.
 template <int N>
 CC_HD void load_words(const uint32_t* stream, uint64_t block, const Line& line, uint32_t* word) {
   const int64_t bit = int64_t((block + 1) * line.maxbits) - 32 * N, at = bit >> 5;
@@ -23,14 +23,14 @@ CC_HD void load_words(const uint32_t* stream, uint64_t block, const Line& line, 
   }
 }
 
-// The same for blocks of N words exactly.
+// Like load_words, for blocks of exactly N words.
 template <int N>
 CC_HD void load_exactly(const uint32_t* stream, uint32_t block, uint32_t* word) {
   const auto row = reinterpret_cast<const Pack<uint32_t, N>*>(stream)[block];
   for (int i = 0; i < N; i++) word[i] = row.v[i];
 }
 
-// 32 bits from bit `at` on, which is the same for all threads.
+// 32 bits starting at bit `at`, which is the same for all threads.
 template <int N>
 CC_HD uint32_t bits_from(const uint32_t* word, uint32_t at) {
   uint32_t r = 0;
@@ -39,7 +39,7 @@ CC_HD uint32_t bits_from(const uint32_t* word, uint32_t at) {
   return r;
 }
 
-// exact: a block has N words. whole: all of its values are there, and can be stored at once.
+// exact: a block has N words. whole: all of its values are present, and can be stored at once.
 template <class E, int N, bool exact, bool whole, bool Accumulate>
 CC_HD void decode_block(const Job& job, const Line& line, uint32_t block, bool packed, const ReadTable& table,
                         uint32_t* word) {
@@ -63,7 +63,8 @@ CC_HD void decode_block(const Job& job, const Line& line, uint32_t block, bool p
   else store_row<E, Accumulate>(out, job.n - 4 * uint64_t(block), packed, a);
 }
 
-// Blocks of N words, of which the checksum is formed on the way; those of any size have one before.
+// Blocks of exactly N words, whose checksum is computed on the way; blocks of other sizes have a separate
+// kernel for it.
 template <class E, int N, bool Accumulate>
 CC_HD void decode_exactly(const Job& job, const Line& line, const ReadTable& table) {
   const bool packed = aligned(job.dst, !Accumulate && sizeof(typename E::Stored) == 2 ? 8 : 16);
@@ -84,7 +85,7 @@ CC_HD void decode_exactly(const Job& job, const Line& line, const ReadTable& tab
     load(block, word);
     decode_block<E, N, true, false, Accumulate>(job, line, block, packed, table, word);
   }
-  // A payload ends at 64 bits.
+  // A payload ends at a multiple of 64 bits.
   if (thread_id<zfp_threads>() == 0 && N * blocks < line.words) sum.add(stream[N * blocks], N * blocks);
   sum.note(job);
 }

@@ -1,5 +1,5 @@
-// The plane coder of zfp_short.cuh for blocks of more than 64 bits, which may hold all planes and zeros
-// behind.
+// The plane coder of zfp_short.cuh for blocks of more than 64 bits, which may hold all planes, followed by
+// zeros.
 #pragma once
 #include "zfp_short.cuh"
 
@@ -7,19 +7,20 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Bits of which the last one is the lowest of word 0; above the first one there are zeros.
+// A bit string whose last bit is the lowest of word 0, with zeros above its first bit.
 template <int N>
 struct BitString {
   uint32_t word[N] = {};
 
-  // Appends the highest bits of `code`, as many as its 5 lowest ones say. filled: words that have bits then.
+  // Appends the highest bits of `code`; their number is in its 5 lowest bits. filled: number of words with
+  // bits afterwards.
   CC_HD void append(uint32_t code, int filled) {
 #pragma unroll
     for (int i = N - 1; i > 0; i--)
       if (i < filled) word[i] = __funnelshift_l(word[i - 1], word[i], code);
     word[0] = __funnelshift_l(code, word[0], code);
   }
-  // The same bits from the lowest of out[0] up, `length` of them behind `offset` zeros, and zeros.
+  // The bits in reverse, from the lowest bit of out[0] up: `offset` zeros, then `length` bits, then zeros.
   CC_HD void reversed(uint32_t length, uint32_t offset, uint32_t* out) const {
     const uint32_t by = 32 * N - length;
     for (int i = 0; i < N; i++) out[i] = reverse_bits(word[N - 1 - i]);
@@ -30,8 +31,8 @@ struct BitString {
   }
 };
 
-// Codes all planes, before their odd ones are inverted, or as many as begin within the bits that there are
-// for them behind the header. Codes may end behind the block, by less than its header has bits.
+// Codes all planes, before their odd ones are inverted, or those that begin within the `room` bits after the
+// header. Codes may extend past the block by less than its header's bits.
 template <int N, class L>
 CC_HD Coded encode_long(const L* a, uint32_t header, uint32_t room, const PairTable& table, uint32_t* code) {
   constexpr int halves = sizeof(L) / 4;
@@ -49,7 +50,7 @@ CC_HD Coded encode_long(const L* a, uint32_t header, uint32_t room, const PairTa
       if (bits >= room) break;
       index = permute_bytes(pairs[3 - t % 4], entry, 0xdd50 | (3 - t / 4));
       entry = table.entry[index];
-      string.append(entry, (128 * h + 8 * (t + 1) + 3 + 31) / 32);  // p planes take 4 p + 3 bits at most
+      string.append(entry, (128 * h + 8 * (t + 1) + 3 + 31) / 32);  // p planes take at most 4 p + 3 bits
       bits += entry & 31, coded.pairs++;
     }
   }

@@ -1,8 +1,9 @@
-// The plane decoder of zfp_quads.h for one thread: an automaton takes 8 bits of a block in one look-up. Every
-// block of a launch takes as many look-ups, whatever its bits are, so the threads of a warp never part.
+// The plane decoder of zfp_quads.h for one thread: an automaton that decodes 8 bits of a block per look-up.
+// Every block of a launch takes the same number of look-ups, whatever its bits are, so the threads of a warp
+// never diverge.
 //
-// The last look-up ends where the block's bits end; nothing is read behind them. What stands in front of the
-// planes has been cleared: zeros are planes of zeros, of which the automaton skips any number.
+// The last look-up ends at the end of the block's bits; no bits after them are read. Bits before the planes
+// have been cleared: zeros are empty planes, of which the automaton skips any number.
 #pragma once
 #include "../zfp.h"
 #include "bits.cuh"
@@ -11,13 +12,13 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// States of the automaton, by the code that it reads next. n: coefficients that have had a 1 in a plane
-// above; n = 3 has the codes of 4.
+// States of the automaton, by the code that it reads next. n: number of coefficients with a 1 in a higher
+// plane; n = 3 has the same codes as 4.
 namespace reading {
 constexpr uint32_t first = 0,       // the first 1 of the block
-    own = 1,                        // one of a plane's first n: 1 if n = 1, 2 and 3 if n = 2, 4 to 7 if n = 4
-    more = 8,                       // whether a plane with n = 1 or 2 so far, in rows 8 and 9, has another 1
-    scan = 10,                      // which coefficient has it, the one in question being 0, 1 or 2
+    own = 1,                        // a bit of a plane's first n: 1 if n = 1, 2 and 3 if n = 2, 4 to 7 if n = 4
+    more = 8,                       // the test for another 1 in a plane: 8 and 9 for n = 1 and 2
+    scan = 10,                      // the scan for the coefficient of that 1, now at 0, 1 or 2
     states = 13;
 }  // namespace reading
 
@@ -30,7 +31,7 @@ struct Reader {
     planes++;
     for (uint32_t i = 0; i < 4; i++) row[i] <<= 1;
   }
-  // The 1 that a scan looks for stands where the scan is, in case the bits end there, until it moves on.
+  // The 1 of a scan stays at the scan's position, in case the bits end there, until the scan advances.
   constexpr void scan_from(uint32_t i) { row[i] ^= 1, state = i < 3 ? reading::scan + i : reading::own + 3; }
 
   constexpr void take_own(uint32_t n, uint32_t j, uint32_t bit) {
@@ -59,9 +60,9 @@ struct Reader {
   }
 };
 
-// Index: 256 times the state, and 8 bits. Entry: planes begun (bits 0-7), the next state (8-15), then a
-// nibble for each coefficient, to be XORed to its planes after the last of them has moved on by those begun.
-// Where 4 begin, the one before has nothing left to come.
+// Index: 256 times the state, plus 8 bits. Entry: number of planes begun (bits 0-7), the next state (8-15),
+// then a nibble for each coefficient, to be XORed to its planes after these have been shifted by the number
+// begun. If 4 planes begin, the previous one is complete.
 struct alignas(16) ReadTable {
   uint32_t entry[256 * reading::states] = {};
 };
@@ -77,7 +78,8 @@ constexpr ReadTable make_read_table() {
   return t;
 }
 
-// Up to 16 planes whose lowest is the last of `planes`, as the lower half of g, at their place in a word.
+// Up to 16 planes, the lowest of which is the last of `planes`, from the lower half of g to their position in
+// a word.
 CC_HD uint32_t place_planes(uint32_t g, uint32_t planes, uint32_t) {
   return uint32_t((uint64_t(g) << 32) >> (planes < 63 ? planes : 63));
 }
@@ -86,8 +88,8 @@ CC_HD uint64_t place_planes(uint32_t g, uint32_t planes, uint64_t) {
   return down < 64 ? uint64_t(g) << 1 << (63 - down) : uint64_t(g) >> (down - 64);
 }
 
-// Coefficients, in negabinary, of a block that ends with the last word; in front of its planes are `before`
-// bits, all 0. They are the header's, and what is free in the first words.
+// Negabinary coefficients of a block that ends with the last word. Its planes follow `before` bits, all 0:
+// the header's, and unused bits of the first words.
 template <class L, int N>
 CC_HD void read_planes(const uint32_t* word, uint32_t before, const ReadTable& table, L* a) {
   uint32_t entry = 0, planes = 0 - before;
@@ -98,10 +100,10 @@ CC_HD void read_planes(const uint32_t* word, uint32_t before, const ReadTable& t
       planes += 32;
       continue;
     }
-    // Halves of coefficients 0 and 2, and, turned by 4, of 1 and 3.
+    // Halves of coefficients 0 and 2, and of 1 and 3, rotated by 4.
     uint32_t even = 0, odd = 0, sum = i ? 0 : 8;
 #pragma unroll
-    for (uint32_t k = i ? 0 : 1; k < 4; k++) {  // 8 bits at least are the header's
+    for (uint32_t k = i ? 0 : 1; k < 4; k++) {  // the header has at least 8 bits
       entry = table.entry[permute_bytes(word[i], entry, 0xdd50 | k)];
       const uint32_t bits = permute_bytes(entry, 0, 0x4342);
       even = __funnelshift_l(even, even, entry) ^ (bits & 0x000f000f);

@@ -7,12 +7,12 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Index: 256 n + two planes, coefficient i in the bits 2 i (lower plane) and 2 i + 1, the latter inverted, as
-// in a number that becomes negabinary when it is XORed with a mask of the odd planes.
+// Index: 256 n + two planes, with coefficient i in bits 2 i (lower plane) and 2 i + 1 (upper plane). The
+// latter is inverted, as in a number that is converted to negabinary by XOR with a mask of the odd planes.
 struct alignas(16) PairTable {
   static constexpr uint32_t n = 5 * 256;
   // Length of both codes (bits 0-4), next n (8-15), a 1 that counts pairs (16), the codes from bit 31 down.
-  // Lengths and ones are summed up; what stands above their sums is cut off at the end.
+  // Lengths and ones are summed; the bits above their sums are masked off at the end.
   uint32_t entry[n] = {};
   uint8_t second[n] = {};  // length of the second plane's code
 };
@@ -38,11 +38,12 @@ constexpr PairTable make_pair_table() {
   return t;
 }
 
-// Pairs that fill a block of so many words. The largest coefficient is no less than 4/15 of the largest
-// value, so 4 planes at most have no 1; they take a bit each, the first with a 1 takes 3, and others 2.
+// Number of pairs that fill a block of this many words. The largest coefficient is at least 4/15 of the
+// largest value, so at most 4 planes have no 1. These take a bit each, the first plane with a 1 takes 3, and
+// others take 2.
 constexpr int pair_count(int words) { return words == 1 ? 7 : 15; }
 
-// Bits i of `low` that have the bit S in i change places with bits i - S of `high`.
+// Swaps the bits i of `low` whose index i has the bit S with the bits i - S of `high`.
 template <uint32_t S>
 CC_HD void exchange(uint32_t& low, uint32_t& high) {
   constexpr uint32_t mask = ~0u / ((1u << S) + 1);  // S ones, S zeros, from bit 0 up
@@ -51,8 +52,8 @@ CC_HD void exchange(uint32_t& low, uint32_t& high) {
   high = select_bits(mask, l >> S, h);
 }
 
-// The 32 highest planes of coefficients, as bytes of two: the highest in byte 3 of pairs[3], [2], [1], [0],
-// then byte 2 of pairs[3] and so on.
+// The 32 highest planes of coefficients, as bytes of two planes: the highest in byte 3 of pairs[3], [2], [1],
+// [0], then byte 2 of pairs[3] and so on.
 CC_HD void to_pairs(uint32_t* pairs) {
   exchange<4>(pairs[0], pairs[2]);
   exchange<4>(pairs[1], pairs[3]);
@@ -60,32 +61,32 @@ CC_HD void to_pairs(uint32_t* pairs) {
   exchange<2>(pairs[2], pairs[3]);
 }
 
-// The 16 highest ones: the highest in byte 3 of pairs[1] and [0], then bytes 1, 2 and 0 of both.
+// The 16 highest planes: the highest in byte 3 of pairs[1] and [0], then bytes 1, 2 and 0 of both.
 CC_HD void to_pairs_high(const uint32_t* u, uint32_t* pairs) {
   pairs[0] = permute_bytes(u[0], u[2], 0x7632);
   pairs[1] = permute_bytes(u[1], u[3], 0x7632);
   exchange<2>(pairs[0], pairs[1]);
-  for (int i = 0; i < 2; i++) {  // second nibbles of the lower half change places with first ones above
+  for (int i = 0; i < 2; i++) {  // swap the second nibbles of the lower half with the first ones above
     const uint32_t v = pairs[i];
     pairs[i] = select_bits(0x0000f0f0, v >> 12, select_bits(0x0f0f0000, v << 12, v));
   }
 }
 
-// Properties of a coded block, for the two words behind its header and for the error bound.
+// Properties of a coded block, for its words and its error bound.
 struct Coded {
-  uint32_t overshoot;  // bits of codes behind the block's end
-  uint32_t dropped;    // planes of the last pair that are not complete
-  uint32_t pairs;      // with the last one
+  uint32_t overshoot;  // bits of codes after the block's end
+  uint32_t dropped;    // incomplete planes of the last pair
+  uint32_t pairs;      // including the last one
 };
 
-// Pairs that N words hold in any case: p planes take 4 p + 3 bits at most.
+// Pairs that always fit into N words: p planes take at most 4 p + 3 bits.
 constexpr int sure_pairs(int words, int header) { return (32 * words - header - 4) / 8; }
 
-// Codes planes, before their odd ones are inverted, into N words whose highest bit is the block's last one.
-// sure: pairs after which the block cannot be full.
+// Codes planes, before their odd ones are inverted, into N words whose highest bit is the block's last. sure:
+// number of pairs after which the block cannot be full.
 template <int N, int sure>
 CC_HD Coded encode_short(const uint32_t* u, uint32_t room, const PairTable& table, uint32_t* code) {
-  constexpr uint32_t end = 32 * N;  // pos has this bit as soon as the block is full, because no pair has 32
+  constexpr uint32_t end = 32 * N;  // pos has this bit once the block is full, because no pair has 32
   uint32_t words[2 * N];
   if constexpr (N == 1) {
     to_pairs_high(u, words);
@@ -107,10 +108,10 @@ CC_HD Coded encode_short(const uint32_t* u, uint32_t room, const PairTable& tabl
   }
   Coded coded;
   coded.overshoot = pos & 31;
-  const uint32_t second = table.second[index];  // differences that are less than 0 are large
+  const uint32_t second = table.second[index];  // negative differences are large
   coded.dropped = ((0 - coded.overshoot) >> 31) + ((second - coded.overshoot) >> 31);
   coded.pairs = pos >> 16 & 31;
-  // The first bit in front, and codes that end at the end.
+  // Reverses the codes, so that the first bit is the lowest; they end at the highest bit.
   if constexpr (N == 1) {
     code[0] = reverse_bits(low) << coded.overshoot;
   } else {

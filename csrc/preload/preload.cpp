@@ -1,8 +1,8 @@
-// The object that is preloaded into programs: it exports MPI's names, and hands calls on to the layer, which
-// is another object. What `import compcoll` loads exports none of them, or libraries that are loaded later
-// would call it.
+// The preloaded object: exports MPI's names, and forwards calls to the layer, which is another object. The
+// objects that `import compcoll` loads export none of these names; otherwise libraries that are loaded later
+// would call them.
 //
-// Each name is a jump to where the layer's function is, so that any number of arguments goes with it.
+// Each name is a jump to the layer's function, so that it passes any number of arguments.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -84,7 +84,7 @@ bool is_own(const void* function) {
 
 int (*owns_python)() = nullptr;
 
-// Where the layer cannot be loaded, calls go to what would come without this object.
+// If the layer cannot be loaded, calls go to the next object that defines the function.
 __attribute__((constructor)) void load() {
   std::string path = this_object().dli_fname;
   path = path.substr(0, path.find_last_of('/') + 1) + COMPCOLL_LAYER;
@@ -101,12 +101,12 @@ __attribute__((constructor)) void load() {
 
 }  // namespace
 
-// By this name others tell that the object is there.
+// Tells other objects that this one is loaded.
 extern "C" __attribute__((visibility("default"))) const int compcoll_is_preloaded;
 const int compcoll_is_preloaded = 1;
 
-// A program that embeds Python, as LAMMPS does, may end the interpreter that the layer has started before MPI
-// ends. That one ends with MPI.
+// A program that embeds Python, such as LAMMPS, may finalise the interpreter that the layer has started
+// before MPI ends. That interpreter ends with MPI instead.
 EXPORT int Py_FinalizeEx() {
   static auto next = reinterpret_cast<int (*)()>(dlsym(RTLD_NEXT, "Py_FinalizeEx"));
   return (owns_python && owns_python()) || !next ? 0 : next();
