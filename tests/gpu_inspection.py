@@ -56,11 +56,11 @@ class Figures:
     shared : int
         Bytes of shared memory of a block of threads.
     instructions : int or None
-        All instructions of the kernel; None without a disassembler.
+        Instructions of the kernel; None without a disassembler.
     loop : int or None
-        Instructions on the longest way through the main loop. It is the longest loop with loads or stores of
-        16 bytes, or the longest of all if there are none. For zfp, these are the instructions for a block
-        with the largest possible number of planes.
+        Instructions on the longest way through the main loop: the longest loop with loads or stores of 16
+        bytes, or the longest of all if there are none. For zfp, this is a block with the largest possible
+        number of planes.
     """
 
     kernel: str

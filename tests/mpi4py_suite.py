@@ -44,7 +44,7 @@ MODULES = (
 )
 #: Seconds for one file; after these, every rank prints its stack and the run ends.
 TIMEOUT = 150
-#: A test runs with one in so many kinds of arrays and types.
+#: Each test runs with one in this many kinds of arrays and types.
 SPARSE = 8
 #: Most lines printed of a test that differs.
 LINES = 25

@@ -99,7 +99,7 @@ def cupy():
 
 @pytest.fixture
 def device(cupy):
-    """The first of these GPUs; its streams do nothing before somebody asks whether they have."""
+    """The first of these GPUs, whose streams run their work only when they are queried or waited for."""
     device = standin.Device(0, MPI.COMM_WORLD.rank)
     yield device
     assert device.sound()

@@ -98,8 +98,8 @@ class Slot:
 
     Attributes
     ----------
-    Ranks of the world in each communicator, in its order.
-        Ranks of the world, each in the order of its communicator.
+    groups : tuple of tuple of int
+        Ranks of the world in each communicator, in its order.
     handle : int
         Slot whose handle this one shares; wrappers with equal policies share one.
     policy : Policy

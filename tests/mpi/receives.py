@@ -55,7 +55,7 @@ RECEIVES: dict[str, Callable] = {
         into, NULL, 0, source, tag
     ).Wait(status),
 }
-#: MPI 3 has no Isendrecv, so a message that MPI carries cannot be received by it.
+#: MPI 3 has no Isendrecv, which the layer would call for a message that MPI carries.
 HAS_ISENDRECV = MPI.Get_version() >= (4, 0)
 if not HAS_ISENDRECV:
     del RECEIVES["Isendrecv"], RECEIVES["Isendrecv_replace"]

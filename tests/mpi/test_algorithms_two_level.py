@@ -242,7 +242,7 @@ def test_strided_blocks(comm, agree, nodes):
 
 
 def test_parts_of_a_communicator(comm, agree, nodes):
-    """Parts of a communicator use two levels if and only if they have several nodes and more ranks."""
+    """Parts of a communicator use two levels if they have several nodes, and more ranks than nodes."""
     ours, rank = accelerated(comm, "zfp:rate=16"), comm.rank
     for color, key in ((nodes[rank], rank), (nodes[: rank + 1].count(nodes[rank]), rank), (0, -rank)):
         part = ours.Split(color, key)

@@ -332,6 +332,6 @@ def test_functions(comm, agree, folder):
     checkpoint.wait(folder)
     assert agree(report.step == 4 and report.nbytes > 0)
     assert agree(np.allclose(checkpoint.load(folder).arrays["u"], np.arange(10.0), atol=1e-3))
-    for _ in range(3):  # through a reader of the call's own
+    for _ in range(3):  # each call makes its own reader
         with pytest.raises(FileNotFoundError):
             checkpoint.load(folder / "none", comm=comm)

@@ -313,7 +313,7 @@ def test_the_bound_of_complex_numbers(comm, agree, codec, dtype):
 @pytest.mark.parametrize("codec", [*SPECS, "zfp:rate=8", "lossless"])
 @pytest.mark.parametrize(("op", "in_place"), [("Reduce_scatter", True), ("Reduce_scatter_block", False)])
 def test_the_bound_of_scattered_sums(comm, agree, codec, op, in_place):
-    """No rank's error exceeds the rank's own bound, in place neither, and no bound is zero."""
+    """No rank's error exceeds the rank's own bound, also in place, and no bound is zero."""
     rank, size = comm.rank, comm.size
     for algorithm in ("ring", "direct", *(["compressed"] if codec.startswith("szp") else [])):
         ours = accelerated(comm, codec, algorithm)

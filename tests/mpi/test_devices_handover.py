@@ -1,8 +1,6 @@
 """``device_buffers=True``: the check of MPI, and frames that stay in device memory.
 
 The stand-in's device memory is host memory, so any MPI accepts it.
-
-The device's memory is the host's, so that any MPI takes it once it is believed to.
 """
 
 import internals

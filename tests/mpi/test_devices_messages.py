@@ -12,7 +12,7 @@ SPECS = ["zfp:rate=8", "szp:abs=1e-3", "lossless"]
 
 
 def on(device, array):
-    """Device array that gets its values later than MPI, if it could read device memory, would read them."""
+    """Device array whose values arrive later, so that MPI, if it read them, would be too early."""
     result = device.array(np.full_like(array, 7))
     device.fill_later(result, array)
     return result

@@ -1,4 +1,4 @@
-"""All operations on device memory, in all forms, with host memory on some ranks or on one side."""
+"""Every operation on device memory, in all forms, with host memory on some ranks or on one side."""
 
 import zlib
 
@@ -36,7 +36,7 @@ def operations(rank: int, size: int) -> dict:
 
 
 def on(device, array):
-    """Device array that gets its values later; None for None."""
+    """Device array whose values arrive later; None for None."""
     if array is None:
         return None
     result = device.array(np.full_like(array, 7))

@@ -33,7 +33,7 @@ def gpus(monkeypatch):
 
 
 def on(device, array):
-    """Device array that gets its values later."""
+    """Device array whose values arrive later."""
     result = device.array(np.full_like(array, 7))
     device.fill_later(result, array)
     return result
@@ -59,7 +59,7 @@ def carry_out(comm, c, call, place, dtype="f4"):
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "c8"])
 @pytest.mark.parametrize("name", NAMES)
 def test_values_are_those_of_mpi(comm, agree, device, name, dtype):
-    """Values are MPI's, also with odd counts and with another root, and the engine carries the calls."""
+    """Values are MPI's with odd counts and other roots; the engine carries calls that all ranks decide."""
     c, kind = compcoll.Comm(comm, codec="none"), name.partition(" ")[0]
     for n, root in ((2 * LEAST, comm.size - 1), (4099, 0)):
         counts = uneven(comm.size, n) if kind == "Allgatherv" else None

@@ -120,7 +120,7 @@ def test_bfloat16(comm, declining, agree, n):
 
 
 def forms_of(array, counts, displs, way: int):
-    """One argument, in each of mpi4py's forms."""
+    """Argument in one of mpi4py's four forms."""
     return [
         [array, (counts, displs)],
         (array, (np.array(counts), np.array(displs, "i8"))),

@@ -185,7 +185,7 @@ def test_names_set_later_on_some_ranks_alone(comm):
 
 @many
 def test_starts_under_rules_by_name_meet_nobody(comm, agree):
-    """Two communicators with rules by name start small and large calls in another order on each rank."""
+    """Two communicators with rules by name may start calls in another order on each rank."""
     policy = Policy("lossless", min_nbytes=4096, rules=(Rule(comm="data", codec="raw"),))
     both = [compcoll.Comm(comm.Dup(), policy=policy) for _ in range(2)]
     mine, want = data(N * comm.size, "f4", comm.rank), np.zeros(N * comm.size, "f4")

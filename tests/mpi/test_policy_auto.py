@@ -33,7 +33,7 @@ def forget(monkeypatch):
 
 @pytest.fixture(params=["slow", "fast"])
 def network(request, nodes_of_one, monkeypatch):
-    """Network on which compression takes half of plain MPI's time, or three times as much, by any clock."""
+    """Network on which trials find that compression takes half of plain MPI's time, or three times it."""
     part = 0.5 if request.param == "slow" else 3.0
     make_clear(monkeypatch, part)
     return request.param
@@ -79,7 +79,7 @@ def make(comm, **options):
 
 
 def ways(ours, call, n):
-    """List with True for each of ``n`` calls that was compressed."""
+    """List of booleans, one for each of ``n`` calls: True if it was compressed."""
     found = []
     for _ in range(n):
         call()
@@ -297,7 +297,7 @@ ODD = {
 @slow
 @pytest.mark.parametrize("odd", ODD)
 def test_all_ranks_count_a_call_once(comm, agree, network, odd):
-    """All ranks count a call once, whatever its buffers are, so that they begin a trial's blocks together."""
+    """A call counts once on each rank, whatever its buffers, so that ranks begin a trial together."""
     ours = make(comm)
     a = np.sin(np.arange(N * comm.size) * 1e-3).astype("f4").reshape(64 * comm.size, -1)
     b = np.empty_like(a)
@@ -312,7 +312,7 @@ def test_all_ranks_count_a_call_once(comm, agree, network, odd):
 
 @slow
 def test_first_calls_of_two_threads_in_other_orders(comm, agree, network, smooth):
-    """First calls of two threads complete in other orders.
+    """First calls of two threads complete, begun in another order on each rank.
 
     Python decides each of them, where ranks may meet while another call waits for its ranks.
     """

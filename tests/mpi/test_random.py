@@ -20,7 +20,8 @@ def test_programs(comm, capfd, monkeypatch, count):
     prepare_auto(monkeypatch)
     with capfd.disabled():  # a program that ends the process prints why
         again = count // 10 * (comm.size == 2 and not ON_OPEN_MPI)
-        # Small machines have fewer cores than these ranks; Open MPI 4.1 by itself hangs in number 62.
+        # Fewer programs run on more ranks than small machines have cores. Open MPI 4.1 by itself hangs in
+        # number 62.
         count = count if comm.size <= 2 else 3 * count // 10
         # Number 16 frees communicators with pending requests, and hung within 50 runs of it.
         assert check_programs(comm, 1, [*range(count), *[16] * again]) == []

@@ -87,9 +87,6 @@ def gpu(request, monkeypatch, world):
 
     Its number may be a parameter, because the process cannot use a failed device again. With ``--gpu`` it is
     this machine's, which ranks may share, and tests that break a device are skipped.
-
-    Its number may be a parameter: one that has failed is of no more use to the process. With ``--gpu`` it is
-    this machine's, which ranks may share, and tests that break one are left out.
     """
     import torch_device
 

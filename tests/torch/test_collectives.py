@@ -32,7 +32,7 @@ def values(n, dtype, rank, seed=0):
 
 
 def spaced(tensor):
-    """A copy with gaps between the values."""
+    """Copy of a tensor with gaps between its values."""
     room = torch.zeros(tensor.numel(), 3, dtype=tensor.dtype)
     room[:, 1] = tensor
     return room[:, 1]
@@ -53,7 +53,7 @@ class Case:
     Attributes
     ----------
     made : list of Tensor
-        All tensors that the operation reads or writes.
+        Tensors that the operation reads or writes.
     """
 
     def __init__(self, n, dtype, layout, rank, size, wide=None, given=values):

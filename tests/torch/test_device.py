@@ -37,14 +37,14 @@ def mine(n, dtype=torch.float32, seed=0):
 
 
 def on_host(how, n, dtype, given, **more):
-    """All tensors of an operation after its end: its results and its inputs."""
+    """Tensors of an operation after its end: its results and its inputs."""
     case = Case(n, dtype, packed, dist.get_rank(), dist.get_world_size(), given=given)
     how(case, **more)
     return case.made
 
 
 def on_device(gpu, how, n, dtype, given, **more):
-    """All tensors of an operation on the device, read in the order of the caller's stream."""
+    """Tensors of an operation on the device, read in the order of the caller's stream."""
     case = Case(n, dtype, gpu.tensor, dist.get_rank(), dist.get_world_size(), given=given)
     how(case, **more)
     kept = [gpu.copy_later(x) for x in case.made]

@@ -24,7 +24,7 @@ def plain(world, gpu, monkeypatch):
 
 
 def reasons(group):
-    """Reasons of the report for the ways of a group's calls, by MPI's names."""
+    """Reason in the report for each kind of call of a group, by MPI's names."""
     core = group._get_backend(torch.device("cpu")).core
     return {op: line.reason for (op, *_), line in core.stats.lines.items()}
 
@@ -59,7 +59,7 @@ def test_small_ones_and_those_of_the_host_are_mpis(plain, gpu, agree):
 
 
 def test_operations_under_way_together(plain, gpu, agree):
-    """Pending broadcasts of the host, of small and of large tensors complete in their order."""
+    """Broadcasts of host tensors and of small and large device tensors are right when pending together."""
     given = [mine(n, seed=n) for n in (N, 10, N, 2 * N, 700)]
     for one in given:
         dist.broadcast(one, 1, group=plain)

@@ -1,7 +1,7 @@
 """A GPU for the backend: this machine's, or host tensors in memory of the stand-in's driver.
 
-On the latter no work is done before somebody asks whether it is done (tests/serial/standin.py), including
-torch's work, so that a wrong order shows in the values.
+The latter runs a stream's work, torch's included, only when the stream is queried or waited for
+(tests/serial/standin.py). A wrong order therefore shows in the values.
 """
 
 import os
