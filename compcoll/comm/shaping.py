@@ -62,7 +62,7 @@ def inner_of_message(
 ) -> tuple[int, ...]:
     """Find the dimensions of blocks of a message of ``n`` elements, whose first chunk has a limit.
 
-    Small ones are one chunk; of others csrc/layer/streams.cpp has how they are cut.
+    Small ones are one chunk; of others csrc/layer/message_chunks.cpp has how they are cut.
     """
     if decision.shape == FLAT:
         return ()

@@ -168,7 +168,7 @@ cdef class Compiled:
     cdef shared_ptr[CSchedule] own
 
 
-cdef extern from "layer/count.h" namespace "compcoll::layer" nogil:
+cdef extern from "layer/trial_window.h" namespace "compcoll::layer" nogil:
     cdef cppclass Calls "std::atomic<int64_t>":
         int64_t load()
     cdef cppclass CCount "compcoll::layer::Count":

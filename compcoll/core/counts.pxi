@@ -1,4 +1,4 @@
-# How often calls of one kind were made, and how long they took (csrc/layer/count.h).
+# How often calls of one kind were made, and how long they took (csrc/layer/trial_window.h).
 
 
 cdef class Count:

@@ -37,7 +37,7 @@ cdef extern from "layer/types.h" namespace "compcoll::layer" nogil:
     cbool c_take_for "compcoll::layer::take_for"(Word, uint32_t, Word, cbool)
     Word c_sum_of_halves "compcoll::layer::sum_of_halves"(uint32_t)
 
-cdef extern from "layer/python.h" namespace "compcoll::layer" nogil:
+cdef extern from "layer/python_thread.h" namespace "compcoll::layer" nogil:
     cdef cppclass CKept "compcoll::layer::Kept":
         CKept(uint64_t)
         uint64_t number()
@@ -53,7 +53,7 @@ cdef extern from "layer/python.h" namespace "compcoll::layer" nogil:
         void (*finalize)() noexcept
     void with_python(const CPython&)
 
-cdef extern from "layer/report.h" namespace "compcoll::layer" nogil:
+cdef extern from "layer/statistics.h" namespace "compcoll::layer" nogil:
     int n_names, n_operations, n_accelerated, name_send "compcoll::layer::Send"
     const char* text_of(int)
     cdef cppclass CWay "compcoll::layer::Way":
@@ -75,15 +75,6 @@ cdef extern from "layer/report.h" namespace "compcoll::layer" nogil:
     cdef struct Totals:
         Counter calls, accelerated, raw_nbytes, wire_nbytes
     Totals c_totals "compcoll::layer::totals"[]
-    cdef cppclass CRecord "compcoll::layer::Record":
-        int name, form, size, error
-        uint64_t comm, nbytes, site, calls
-        cbool sends, small
-        double start, returned, end
-        OutcomeRef outcome
-    cdef cppclass CRecorder "compcoll::layer::Recorder":
-        vector[CRecord] take()
-    CRecorder c_recorder "compcoll::layer::recorder"
 
 cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
     cdef struct Settings:
@@ -203,16 +194,29 @@ cdef extern from "layer/engine.h" namespace "compcoll::layer" nogil:
     cbool c_start_threads "compcoll::layer::start_threads"()
     CEngine& the_engine()
 
-cdef extern from "layer/streams.h" namespace "compcoll::layer" nogil:
+cdef extern from "layer/first_message.h" namespace "compcoll::layer" nogil:
+    uint64_t largest_first_chunk
+
+cdef extern from "layer/message_chunks.h" namespace "compcoll::layer" nogil:
     void c_set_receiving "compcoll::layer::set_receiving"(uint32_t, const CCoding&, KeptRef) except +
+
+cdef extern from "layer/notices.h" namespace "compcoll::layer" nogil:
     cdef cppclass CNotices "compcoll::layer::Notices":
         cbool settled()
-    uint64_t largest_first_chunk
 
 cdef extern from "layer/check.h" namespace "compcoll::layer" nogil:
     void begin_checks(double, vector[pair[Word, string]]) except +
 
-cdef extern from "layer/record.h" namespace "compcoll::layer" nogil:
+cdef extern from "layer/recorder.h" namespace "compcoll::layer" nogil:
+    cdef cppclass CRecord "compcoll::layer::Record":
+        int name, form, size, error
+        uint64_t comm, nbytes, site, calls
+        cbool sends, small
+        double start, returned, end
+        OutcomeRef outcome
+    cdef cppclass CRecorder "compcoll::layer::Recorder":
+        vector[CRecord] take()
+    CRecorder c_recorder "compcoll::layer::recorder"
     void go_quiet(int)
     void c_end_records "compcoll::layer::end_records"()
     void c_record_calls "compcoll::layer::record_calls"(
@@ -247,10 +251,12 @@ cdef extern from "<dlfcn.h>" nogil:
     int dladdr(const void*, Dl_info*)
 
 cdef extern from "layer/interpreter.h" namespace "compcoll::layer" nogil:
-    void c_end_layer "compcoll::layer::end_layer"()
     void c_set_begin "compcoll::layer::set_begin"(int (*)() noexcept)
-    void c_begin_for_program "compcoll::layer::begin_for_program"(int)
     const string& c_job_settings "compcoll::layer::job_settings"()
+
+cdef extern from "layer/lifecycle.h" namespace "compcoll::layer" nogil:
+    void c_end_layer "compcoll::layer::end_layer"()
+    void c_begin_for_program "compcoll::layer::begin_for_program"(int)
 
 cdef extern from * nogil:
     """

@@ -8,7 +8,7 @@
 #include "comm.h"
 #include "engine/engine.h"
 #include "mpi.h"
-#include "report.h"
+#include "statistics.h"
 #include "types.h"
 
 namespace compcoll {

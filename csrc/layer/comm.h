@@ -11,8 +11,8 @@
 
 #include "comm_table.h"
 #include "mpi.h"
-#include "python.h"
-#include "report.h"
+#include "python_thread.h"
+#include "statistics.h"
 #include "tags.h"
 
 namespace compcoll {
@@ -141,6 +141,9 @@ extern std::atomic<bool> looks_at_all;
 void look_at_all();
 void forget_calls();  // of all communicators, as they are to be decided on anew
 void set_limits();  // of all communicators, where what they depend on has changed
+
+// A number that depends on two others, and on their order.
+uint64_t mixed(uint64_t a, uint64_t b);
 
 // A communicator's name.
 std::string name_of(Word handle);

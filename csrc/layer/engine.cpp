@@ -6,7 +6,8 @@
 
 #include "comm.h"
 #include "errors.h"
-#include "interpreter.h"
+#include "lifecycle.h"
+#include "python_thread.h"
 
 namespace compcoll {
 namespace layer {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm.h"
-#include "python.h"
+#include "python_thread.h"
 
 namespace compcoll {
 namespace layer {

@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "functions.h"
+#include "entry.h"
 
 namespace compcoll {
 namespace layer {

@@ -9,31 +9,27 @@
 #include <cstdlib>
 #include <string>
 
-#include "comm.h"
 #include "errors.h"
-#include "functions.h"
-#include "requests.h"
+#include "mpi.h"
+#include "python_thread.h"
 
 namespace compcoll {
 namespace layer {
+
+std::string variable(const char* name) {
+  const char* value = getenv(name);
+  return value ? value : "";
+}
+
 namespace {
 
 void* main_thread = nullptr;  // of the interpreter that was started here
 int (*mark_world)() = nullptr;
-// For which calls may still go on when MPI ends whose requests nobody waits for: in a correct program their
-// messages have arrived.
-constexpr double last_seconds = 1;
-
 void* python_library = RTLD_DEFAULT;
 
 template <class Result = void, class... Args>
 Result py(const char* name, Args... args) {
   return reinterpret_cast<Result (*)(Args...)>(dlsym(python_library, name))(args...);
-}
-
-std::string variable(const char* name) {
-  const char* value = getenv(name);
-  return value ? value : "";
 }
 
 constexpr char settings_name[] = "COMPCOLL_SETTINGS";
@@ -154,8 +150,6 @@ bool import(std::string* problem) {
 
 }  // namespace
 
-std::atomic<bool> is_enabled{variable("COMPCOLL_DISABLE").empty() || variable("COMPCOLL_DISABLE") == "0"};
-
 bool is_python() {
   static auto is_initialized = reinterpret_cast<int (*)()>(dlsym(python_library, "Py_IsInitialized"));
   if (!is_initialized)
@@ -189,44 +183,6 @@ void end_interpreter() {
   main_thread = nullptr;
   py<int>("Py_FinalizeEx");
 }
-
-namespace {
-
-int mpi_ends(Word, int, void*, void*) {
-  end_layer();
-  return 0;
-}
-
-}  // namespace
-
-void watch_end() {
-  static Own create("PMPI_Comm_create_keyval"), set("PMPI_Comm_set_attr");
-  static const bool watched = [] {
-    int key = 0;
-    void* const nothing = nullptr;
-    return !create.call(&copy_no_attribute, &mpi_ends, &key, nothing) &&
-           !set.call(library().comm_self, key, nothing);
-  }();
-  (void)watched;
-}
-
-void end_layer() {
-  static std::atomic<bool> ended{false};
-  if (ended.exchange(true)) return;
-  if (const Python* here = python()) here->finalize();
-  ReentrancyGuard within;
-  try {
-    end_requests(last_seconds);
-    receive_notices(last_seconds);
-  } catch (...) { code_of_exception(); }  // threads end in any case, before MPI does
-  recorder.end();
-  without_python();
-  stop_engine();
-  end_comms();
-  is_enabled = false;
-  Unlocked::save = nullptr;  // in an interpreter that ends nobody can tell who has the lock
-}
-
 void set_begin(int (*mark)()) { mark_world = mark; }
 
 }  // namespace layer

@@ -1,9 +1,12 @@
-// The beginning and the end of the layer in a process, and the Python interpreter of programs that have none.
+// The Python interpreter of a process, started here for programs of C or Fortran, and the environment.
 #pragma once
 #include <string>
 
 namespace compcoll {
 namespace layer {
+
+// A variable of the environment; empty if it is not set.
+std::string variable(const char* name);
 
 // Whether the process is Python's, or has had an interpreter started before.
 bool is_python();
@@ -23,16 +26,8 @@ int begin_program();
 // Ends the interpreter that was started here.
 void end_interpreter();
 
-// Ends all that is under way, before MPI ends, once; and has MPI do so where a library ends it whose calls do
-// not come here.
-void end_layer();
-void watch_end();
-
 // What Python does in a program of C or Fortran: marks COMM_WORLD and COMM_SELF.
 void set_begin(int (*mark_world)());
-// MPI has begun for a program that runs in this interpreter: the program may still begin it, once, and is told
-// of this level of threads.
-void begin_for_program(int level);
 
 }  // namespace layer
 }  // namespace compcoll

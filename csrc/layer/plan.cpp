@@ -4,7 +4,7 @@
 #include <new>
 
 #include "devices.h"
-#include "streams.h"
+#include "message_chunks.h"
 
 namespace compcoll {
 namespace layer {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "arguments.h"
-#include "count.h"
+#include "trial_window.h"
 #include "engine/clock.h"
 #include "errors.h"
 

@@ -8,6 +8,7 @@
 
 #include "errors.h"
 #include "messages.h"
+#include "requests.h"
 
 namespace compcoll {
 namespace layer {

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "engine/clock.h"
-#include "functions.h"
+#include "entry.h"
 
 namespace compcoll {
 namespace layer {

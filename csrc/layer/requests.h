@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pending_operation.h"
+#include "recorder.h"
 
 namespace compcoll {
 namespace layer {

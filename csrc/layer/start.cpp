@@ -3,10 +3,10 @@
 #include "check.h"
 #include "collective_operation.h"
 #include "devices.h"
-#include "functions.h"
-#include "kept.h"
+#include "entry.h"
+#include "persistent.h"
 #include "plan.h"
-#include "record.h"
+#include "recorder.h"
 
 namespace compcoll {
 namespace layer {

@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "errors.h"
-#include "functions.h"
+#include "entry.h"
 #include "requests.h"
-#include "streams.h"
+#include "notices.h"
 
 namespace compcoll {
 namespace layer {

@@ -25,7 +25,7 @@ BOXES = {
     "others": (5.4, 10.35, 2.6, 0.6, "C, Fortran, other libraries", ""),
     "slots": (2.1, 9.0, 2.6, 0.8, "its slots, rewritten", "csrc/layer/hook.cpp"),
     "names": (5.4, 9.0, 2.6, 0.8, "MPI's names, preloaded", "csrc/preload/preload.cpp"),
-    "gate": (2.1, 7.85, 4.3, 0.8, "small, or not marked?", "csrc/layer/names.cpp, csrc/layer/messages.cpp"),
+    "gate": (2.1, 7.85, 4.3, 0.8, "small, or not marked?", "csrc/layer/entry.cpp, csrc/layer/message_entry.cpp"),
     "plain": (7.05, 7.85, 1.4, 0.8, "MPI, or a tool", ""),
     "find": (2.1, 6.7, 6.35, 0.8, "looked up by its arguments", "csrc/layer/plan.cpp"),
     "policy": (2.1, 5.4, 2.6, 0.8, "codec, algorithm, chunk size", "compcoll/comm/prepare.py"),
@@ -37,7 +37,7 @@ BOXES = {
     "send": (5.4, 1.35, 2.6, 0.9, "MPI_Isend of frames", "csrc/engine/mpi.cpp"),
     "recv": (8.7, 1.35, 2.6, 0.9, "MPI_Irecv, MPI_Test", "csrc/engine/mpi.cpp"),
     "decode": (8.7, 2.75, 2.6, 0.9, "verify, decode into the buffer", "csrc/engine/coding.cpp"),
-    "report": (8.7, 6.7, 2.6, 0.8, "comm.report", "csrc/layer/report.cpp"),
+    "report": (8.7, 6.7, 2.6, 0.8, "comm.report", "csrc/layer/statistics.cpp"),
     "waits": (8.7, 7.85, 2.6, 0.8, "waits, tests, statuses", "csrc/layer/wait.cpp"),
     "done": (8.7, 10.35, 2.6, 0.6, "the call is complete", ""),
 }

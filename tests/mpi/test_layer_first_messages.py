@@ -37,7 +37,7 @@ def received(comm, ours, message, dtype="f4", n=N):
 
 
 def pack(n: int, step: int, itemsize: int, frame: np.ndarray) -> np.ndarray:
-    """First message of a stream, in the layout of csrc/layer/streams.h."""
+    """First message of a stream, in the layout of csrc/layer/first_message.h."""
     head = struct.pack("<QIIIII", n, step, itemsize, 0, next(SERIALS), frame.size)
     head += struct.pack("<I", _cpu.checksum(np.frombuffer(head, "u1")))
     least = max(len(head) + frame.size, 1024)

@@ -1,8 +1,11 @@
-#include "record.h"
+#include "recorder.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "arguments.h"
 #include "engine/clock.h"
 #include "hook.h"
-#include "python.h"
 #include "requests.h"
 
 namespace compcoll {
@@ -35,6 +38,47 @@ uint64_t nbytes_of_buffer(const CollectiveCall& call) {
 }
 
 }  // namespace
+
+Recorder recorder;
+
+void Recorder::begin(uint64_t (*site)(const void*, uint64_t, const char*), void (*full)()) {
+  site_ = site, full_ = full;
+  on_ = true;
+}
+
+bool Recorder::merge(const Record& record) {
+  if (site_ || record.outcome || record.error) return false;
+  const size_t first = records_.size() - std::min(records_.size(), looked_at);
+  for (size_t i = records_.size(); i-- > first;) {
+    Record& known = records_[i];
+    if (known.name != record.name || known.form != record.form || known.comm != record.comm ||
+        known.nbytes != record.nbytes || known.sends != record.sends || known.small != record.small ||
+        known.outcome || known.error)
+      continue;
+    known.calls++;
+    known.returned += record.returned - record.start, known.end += record.end - record.start;
+    return true;
+  }
+  return false;
+}
+
+void Recorder::add(Record record) {
+  bool is_full;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (merge(record)) return;
+    try {
+      records_.push_back(std::move(record));
+    } catch (const std::bad_alloc&) { return; }  // a record less
+    is_full = records_.size() >= most;
+  }
+  if (is_full) full_();
+}
+
+std::vector<Record> Recorder::take() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(records_, {});
+}
 
 bool is_recorded() { return recorder.on() && !quiet; }
 

@@ -9,7 +9,7 @@
 #include "arguments.h"
 #include "errors.h"
 #include "mpi.h"
-#include "python.h"
+#include "python_thread.h"
 
 namespace compcoll {
 namespace layer {

@@ -1,4 +1,4 @@
-#include "report.h"
+#include "statistics.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,8 +17,6 @@ const char* text_of(int name) {
                                               MESSAGES(COMPCOLL_TEXT, COMPCOLL_TEXT, COMPCOLL_TEXT)};
   return texts[name];
 }
-
-Recorder recorder;
 
 std::shared_ptr<const Way> because(std::string reason) {
   auto way = std::make_shared<Way>();
@@ -57,45 +55,6 @@ std::shared_ptr<const Outcome> Last::get(int* small) {
   std::lock_guard<std::mutex> lock(mutex_);
   *small = small_.load(std::memory_order_relaxed);
   return *small == other ? outcome_ : nullptr;
-}
-
-void Recorder::begin(uint64_t (*site)(const void*, uint64_t, const char*), void (*full)()) {
-  site_ = site, full_ = full;
-  on_ = true;
-}
-
-bool Recorder::merge(const Record& record) {
-  if (site_ || record.outcome || record.error) return false;
-  const size_t first = records_.size() - std::min(records_.size(), looked_at);
-  for (size_t i = records_.size(); i-- > first;) {
-    Record& known = records_[i];
-    if (known.name != record.name || known.form != record.form || known.comm != record.comm ||
-        known.nbytes != record.nbytes || known.sends != record.sends || known.small != record.small ||
-        known.outcome || known.error)
-      continue;
-    known.calls++;
-    known.returned += record.returned - record.start, known.end += record.end - record.start;
-    return true;
-  }
-  return false;
-}
-
-void Recorder::add(Record record) {
-  bool is_full;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (merge(record)) return;
-    try {
-      records_.push_back(std::move(record));
-    } catch (const std::bad_alloc&) { return; }  // a record less
-    is_full = records_.size() >= most;
-  }
-  if (is_full) full_();
-}
-
-std::vector<Record> Recorder::take() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return std::exchange(records_, {});
 }
 
 void Comm::add(std::shared_ptr<const Outcome> outcome) {

@@ -1,4 +1,4 @@
-#include "python.h"
+#include "python_thread.h"
 
 #include <condition_variable>
 #include <mutex>

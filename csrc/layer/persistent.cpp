@@ -1,4 +1,4 @@
-#include "kept.h"
+#include "persistent.h"
 
 #include <list>
 

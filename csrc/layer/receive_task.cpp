@@ -1,10 +1,13 @@
-// Messages on their way in.
+#include "receive_task.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "check.h"
+#include "engine.h"
 #include "engine/clock.h"
-#include "messages.h"
+#include "errors.h"
+#include "message_chunks.h"
 
 namespace compcoll {
 namespace layer {

@@ -1,9 +1,10 @@
-// The memory of a message: where it lies, its copy on the host, and its bytes in a row.
+#include "message_buffer.h"
+
 #include <algorithm>
 #include <cstring>
 #include <mutex>
 
-#include "messages.h"
+#include "requests.h"
 
 namespace compcoll {
 namespace layer {

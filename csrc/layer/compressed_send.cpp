@@ -1,18 +1,18 @@
-// Messages under way: their sends, and what becomes of them.
-#include <algorithm>
-#include <cstring>
+#include "compressed_send.h"
+
+#include <mutex>
 
 #include "abi.h"
+#include "engine.h"
 #include "engine/clock.h"
-#include "messages.h"
+#include "errors.h"
+#include "notices.h"
 
 namespace compcoll {
 namespace layer {
 namespace {
 
-Own isend("PMPI_Isend"), isend_c("PMPI_Isend_c"), issend("PMPI_Issend"), issend_c("PMPI_Issend_c"),
-    ibsend("PMPI_Ibsend"), ibsend_c("PMPI_Ibsend_c"), irsend("PMPI_Irsend"), irsend_c("PMPI_Irsend_c"),
-    mpi_cancel("PMPI_Cancel");
+Own isend("PMPI_Isend"), issend("PMPI_Issend");
 
 // Larger chunks may go in one direction at a time on any MPI, and smaller ones on Open MPI.
 constexpr uint64_t both_ways_nbytes = 1 << 20;
@@ -112,103 +112,6 @@ int Outgoing::conclude() {
   if (!error_) error_ = error_of(*first_task_);
   run_.reset();
   return error_;
-}
-
-// -- both
-
-int MessageOperation::begin_receive(BufferRef buffer, int source, int tag, std::shared_ptr<Arrived> arrived) {
-  began_ = engine::now();
-  in_ = std::make_shared<Incoming>(comm, std::move(buffer));
-  if (!arrived) return in_->post(source, tag);
-  in_->take(std::move(arrived));
-  return 0;
-}
-
-int MessageOperation::begin_send(BufferRef buffer, std::shared_ptr<const MessageChunks> chunks, int dest,
-                                 int tag, Name as) {
-  if (!began_) began_ = engine::now();
-  sent_ = buffer;
-  const bool synchronous = as == Ssend || as == Issend || as == Ssend_init;
-  if (chunks) {
-    out_ = std::make_unique<Outgoing>(comm, std::move(chunks), std::move(buffer));
-    const int error = out_->begin(dest, tag, synchronous);
-    if (error || out_->has_begun()) return error;
-    out_.reset();
-    longer_ = true;
-    if (!comm->settings.devices) sent_->mirror();
-    fail(sent_->take());
-  }
-  const bool buffered = as == Bsend || as == Ibsend || as == Bsend_init;
-  const bool ready = as == Rsend || as == Irsend || as == Rsend_init;
-  Own& few = synchronous ? issend : buffered ? ibsend : ready ? irsend : isend;
-  Own& many = synchronous ? issend_c : buffered ? ibsend_c : ready ? irsend_c : isend_c;
-  plain_ = make_request(engine_library(), &request_, status_, sent_->nbytes);
-  return few.of(sent_->count, many)
-      .call(sent_->address, Word(sent_->count), sent_->handle, Word(int64_t(dest)), Word(int64_t(tag)),
-            comm->handle, &request_);
-}
-
-void MessageOperation::give_up() {
-  if (in_) in_->cancel();
-  abandon();
-}
-
-void MessageOperation::tell(void* status) const {
-  if (in_) copy_status(in_->status(), status);
-  else PendingOperation::tell(status);
-}
-
-void MessageOperation::cancel() {
-  if (in_) in_->cancel();
-  if (plain_ && !in_) mpi_cancel.call(&request_);
-}
-
-void MessageOperation::abandon() {
-  if (in_) in_->leave();
-  if (out_) out_->leave();
-  PendingOperation::abandon();
-}
-
-PendingOperation::Tasks MessageOperation::tasks() {
-  Tasks all;
-  if (out_) all = out_->tasks();
-  if (in_) all.push_back(in_);
-  if (plain_) all.push_back(plain_);
-  return all;
-}
-
-void MessageOperation::finish() {
-  if (in_) in_->finish();
-}
-
-int MessageOperation::conclude() {
-  int error = failed_ ? failed_ : in_ ? in_->error() : 0;
-  auto outcome = std::make_shared<Outcome>();
-  const Name op = rows[name - n_operations].op;
-  outcome->name = op;
-  outcome->seconds = end_seconds_ - began_;
-  if (out_) {
-    const int failed = out_->conclude();
-    if (!error) error = failed;
-    outcome->stats = out_->stats(), outcome->way = out_->chunks->way;
-  }
-  if (plain_ && !error) error = error_of(*plain_);
-  if (in_ && in_->compressed()) add(&outcome->stats, in_->stats());
-  outcome->accelerated = out_ || (in_ && in_->compressed());
-  if (!outcome->way) {
-    static const auto plainly = because("the message came uncompressed"), received = [] {
-      auto way = std::make_shared<Way>();
-      way->algorithm = "stream", way->reason = "received as it came";
-      return std::shared_ptr<const Way>(way);
-    }();
-    static const auto longer = because("its frame would be longer");
-    outcome->way = outcome->accelerated ? received : longer_ ? longer : plainly;
-  }
-  if (!error && out_ && comm->settings.strict && outcome->stats.fallbacks)
-    error = fallback_error(text_of(op), outcome->stats.fallbacks, outcome->way->codec);
-  if (outcome->accelerated || in_ || longer_) comm->add(outcome);
-  outcome_ = std::move(outcome);
-  return error;
 }
 
 }  // namespace layer

@@ -1,0 +1,338 @@
+// The marked communicators of this process: how they are made, found and freed.
+#include "comm.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "engine/clock.h"
+#include "pending_operation.h"
+#include "notices.h"
+
+namespace compcoll {
+namespace layer {
+
+namespace {
+
+Own comm_dup("PMPI_Comm_dup"), comm_free("PMPI_Comm_free"), comm_size("PMPI_Comm_size"),
+    comm_rank("PMPI_Comm_rank"), comm_group("PMPI_Comm_group"), comm_set_name("PMPI_Comm_set_name"),
+    comm_set_attr("PMPI_Comm_set_attr"), comm_get_attr("PMPI_Comm_get_attr"),
+    comm_delete_attr("PMPI_Comm_delete_attr"), comm_create_keyval("PMPI_Comm_create_keyval"),
+    comm_test_inter("PMPI_Comm_test_inter"), group_translate("PMPI_Group_translate_ranks"),
+    group_free("PMPI_Group_free"), bcast("PMPI_Bcast");
+
+struct Registry {
+  std::mutex mutex;
+  std::map<uint64_t, std::shared_ptr<Comm>> comms;     // by their numbers
+  std::map<void*, Word> objects;                       // handles by the addresses of mpi4py's objects
+  std::map<uint64_t, std::shared_ptr<Comm>> ended;  // by MPI, in whose callback none can be freed
+  std::vector<std::shared_ptr<Notices>> left;  // of communicators that were freed with messages under way
+};
+
+Registry& registry() {
+  static auto one = new Registry;
+  return *one;
+}
+
+// MPI frees a communicator, in any thread, and perhaps where there is no Python any more.
+int ended(Word, int, void* value, void*) {
+  Registry& all = registry();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  auto found = all.comms.find(reinterpret_cast<uint64_t>(value));
+  if (found == all.comms.end()) return 0;
+  comm_table.load()->remove(found->second->handle);
+  found->second->gone = true;
+  for (auto& [address, handle] : all.objects)
+    if (handle == found->second->handle) library().put_handle(library().comm_null, address), handle = 0;
+  for (int name = 0; name < n_names; name++) totals[name].calls += found->second->calls[name];
+  all.ended.insert(all.comms.extract(found));  // without memory: there is no error to return
+  return 0;
+}
+
+// The origin of duplicates is freed by a call that the layer did not see.
+int origin_ended(Word handle, int, void*, void*) {
+  Registry& all = registry();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  for (auto& [number, comm] : all.comms)
+    if (comm->made_of == library().handle_of(handle)) comm->made_of = 0;
+  return 0;
+}
+
+template <int (*on_delete)(Word, int, void*, void*)>
+int keyval() {
+  static const int key = [] {
+    int made = 0;
+    comm_create_keyval.call(&copy_no_attribute, on_delete, &made, static_cast<void*>(nullptr));
+    return made;
+  }();
+  return key;
+}
+
+// Lets go of what MPI has freed, and of the notices of what has no message under way any more.
+void clear_ended() {
+  std::map<uint64_t, std::shared_ptr<Comm>> some;
+  std::vector<std::shared_ptr<Notices>> left;
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    some.swap(registry().ended);
+    left.swap(registry().left);
+  }
+  for (auto& [number, comm] : some)
+    if (comm->notices) left.push_back(comm->notices);
+  some.clear();
+  for (auto& one : left) {
+    if (one.use_count() == 1 && one->settled()) continue;
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    registry().left.push_back(one);
+  }
+}
+
+// The ranks of a communicator, as another one counts them.
+std::vector<int> ranks_in(Word handle, int size, Word other) {
+  const Library& mpi = library();
+  Word groups[2] = {};
+  std::vector<int> mine(static_cast<size_t>(size)), theirs(static_cast<size_t>(size), -1);
+  for (int i = 0; i < size; i++) mine[size_t(i)] = i;
+  if (comm_group.call(handle, groups) || comm_group.call(other, groups + 1)) return theirs;
+  group_translate.call(mpi.handle_of(groups[0]), size, mine.data(), mpi.handle_of(groups[1]), theirs.data());
+  group_free.call(groups);
+  group_free.call(groups + 1);
+  return theirs;
+}
+
+}  // namespace
+
+void forget_calls() {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  for (auto& [number, comm] : registry().comms) comm->forget();
+}
+
+void look_at_all() {
+  looks_at_all = true;
+  set_limits();
+}
+
+void set_limits() {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  for (auto& [number, comm] : registry().comms) comm->set_limit();
+}
+
+Comm* find(Word handle) { return look_up(handle); }
+
+std::shared_ptr<Comm> find_by(uint64_t number) {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  auto found = registry().comms.find(number);
+  return found == registry().comms.end() ? nullptr : found->second;
+}
+
+std::vector<std::shared_ptr<Comm>> with_receives_by_mpi() {
+  std::vector<std::shared_ptr<Comm>> some;
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  for (auto& [number, comm] : registry().comms)
+    if (comm->receives_by_mpi) some.push_back(comm);
+  return some;
+}
+
+namespace {
+
+Comm* add(std::shared_ptr<Comm> comm) {
+  const uint64_t number = comm->number();
+  const Word handle = comm->handle;
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    registry().comms[number] = comm;
+    put_into_table(handle, comm.get());
+  }
+  if (comm_set_attr.call(handle, keyval<ended>(), reinterpret_cast<void*>(number))) {
+    ended(handle, 0, reinterpret_cast<void*>(number), nullptr);
+    return nullptr;
+  }
+  return comm.get();
+}
+
+// Gives a communicator tags of a private one: of the one where its parent's duplicates take theirs, as long as
+// that has some, else of a new one. False where MPI makes no communicator.
+bool begin(Comm& comm, std::shared_ptr<PrivateComm>* shared) {
+  if (comm.size == 1) return true;
+  int64_t first = -1;
+  if (shared) {
+    // Duplicates of duplicates take theirs there, too, by other threads and in another order on each rank: the
+    // first of all ranks gives tags away.
+    if (comm.rank == 0) first = (*shared)->take();
+    if (bcast.call(&first, 1, library().uint64, 0, comm.handle)) return false;
+  }
+  comm.frames = first < 0 ? PrivateComm::make(comm.handle) : *shared;
+  if (!comm.frames) return false;
+  if (first < 0) first = comm.frames->take();
+  comm.shared = comm.frames;
+  if (shared) *shared = comm.frames;
+  const CallTags& tags = comm.tags;
+  comm.tags.begin(int(first), PrivateComm::n_tags());
+  comm.notices =
+      std::make_shared<Notices>(comm.frames, tags.notice(), tags.first_of_messages(), tags.n_of_messages());
+  return true;
+}
+
+// Waits for what is under way, and lets go of what is collective to be freed.
+void end(Comm& comm) {
+  comm.tags.join();
+  comm.forget();
+  if (comm.notices) {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    registry().left.push_back(std::move(comm.notices));
+  }
+  comm.frames.reset();
+  comm.shared.reset();
+  comm.kept_tags = KeptTags();
+  comm_delete_attr.call(comm.handle, keyval<ended>());
+}
+
+}  // namespace
+
+void receive_notices(double seconds) {
+  std::vector<std::shared_ptr<Notices>> all;
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    all = registry().left;
+    for (auto& [number, comm] : registry().comms)
+      if (comm->notices) all.push_back(comm->notices);
+    for (auto& [number, comm] : registry().ended)
+      if (comm->notices) all.push_back(comm->notices);
+  }
+  const double until = engine::now() + seconds;
+  for (auto& one : all)
+    while (!one->up_to_date() && engine::now() < until) sched_yield();
+}
+
+Comm* mark(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin) {
+  clear_ended();
+  handle = library().handle_of(handle);
+  auto comm = std::make_shared<Comm>(handle, origin->rank, origin->size, settings, origin);
+  return begin(*comm, nullptr) ? add(std::move(comm)) : nullptr;
+}
+
+int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin, std::string words,
+              Comm** made) {
+  clear_ended();
+  const Library& mpi = library();
+  Word copy = 0;
+  handle = mpi.handle_of(handle);
+  if (int error = comm_dup.call(handle, &copy)) return error;
+  copy = mpi.handle_of(copy);
+  const std::string name = name_of(handle);
+  if (!name.empty()) comm_set_name.call(copy, name.c_str());
+  auto comm = std::make_shared<Comm>(copy, origin->rank, origin->size, settings, origin);
+  comm->made_of = handle, comm->words = std::move(words);
+  if (!begin(*comm, nullptr) || !(*made = add(comm))) return mpi.err_other;
+  void* value = nullptr;
+  int known = 0;  // an attribute that is set again is deleted first
+  if (int error = comm_get_attr.call(handle, keyval<origin_ended>(), &value, &known); error || known)
+    return error;
+  return comm_set_attr.call(handle, keyval<origin_ended>(), value);
+}
+
+Comm* find_duplicate(Word handle, const std::string& words) {
+  handle = library().handle_of(handle);
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  for (auto& [number, comm] : registry().comms) {
+    if (comm->made_of == handle && comm->words == words && !comm->broken()) return comm.get();
+  }
+  return nullptr;
+}
+
+std::vector<uint64_t> duplicates_of(Word handle) {
+  handle = library().handle_of(handle);
+  std::vector<uint64_t> numbers;
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  for (auto& [number, comm] : registry().comms)
+    if (comm->made_of == handle) numbers.push_back(number);
+  return numbers;
+}
+
+int inherit(Comm& parent, Word made, bool same_ranks) {
+  clear_ended();
+  const Library& mpi = library();
+  made = mpi.handle_of(made);
+  int inter = 0;
+  comm_test_inter.call(made, &inter);
+  if (inter) return 0;
+  auto origin = std::make_shared<Origin>();
+  comm_size.call(made, &origin->size);
+  comm_rank.call(made, &origin->rank);
+  origin->kept = std::make_shared<Kept>(next_number());
+  origin->parent = parent.origin;
+  if (same_ranks) {
+    origin->key = mixed(parent.origin->key, ++parent.n_made);
+    for (int i = 0; i < origin->size; i++) origin->ranks.push_back(i);
+  } else {
+    origin->ranks = ranks_in(made, origin->size, parent.handle);
+    std::random_device random;
+    origin->key = uint64_t(random()) << 32 | random();
+    if (int error = bcast.call(&origin->key, 1, mpi.uint64, 0, made)) return error;
+  }
+  Settings settings = parent.settings;
+  settings.alike = false;
+  auto comm = std::make_shared<Comm>(made, origin->rank, origin->size, settings, origin);
+  if (!begin(*comm, same_ranks ? &parent.shared : nullptr) || !add(std::move(comm))) return mpi.err_other;
+  return 0;
+}
+
+namespace {
+
+// Frees the duplicates of a communicator, and those of these.
+void free_made_of(Word handle) {
+  std::vector<std::shared_ptr<Comm>> made;
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    for (auto& [number, comm] : registry().comms)
+      if (comm->made_of == handle) made.push_back(comm);
+  }
+  for (auto& comm : made) {
+    free_made_of(comm->handle);
+    Word place;
+    library().put_handle(comm->handle, &place);
+    end(*comm);
+    comm_free.call(&place);
+  }
+}
+
+}  // namespace
+
+bool before_free(Word handle) {
+  handle = library().handle_of(handle);
+  if (handle == library().comm_world || handle == library().comm_self) return false;  // MPI refuses that
+  if (Comm* comm = find(handle)) {
+    if (--comm->users > 0) return true;
+    end(*comm->shared_from_this());
+    clear_ended();  // not with others: MPI may free them in its callbacks
+  }
+  free_made_of(handle);
+  return false;
+}
+
+void note_object(Word handle, void* address) {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  registry().objects[address] = library().handle_of(handle);
+}
+
+void drop_object(void* address) {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  registry().objects.erase(address);
+}
+
+size_t n_marked() {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  return registry().comms.size();
+}
+
+uint64_t n_calls(int name) {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  uint64_t n = totals[name].calls;
+  for (auto& [number, comm] : registry().comms) n += comm->calls[name];
+  return n;
+}
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,85 @@
+// Messages on their way in.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm.h"
+#include "message_buffer.h"
+#include "notices.h"
+
+namespace compcoll {
+namespace layer {
+
+// One that has arrived, by a receive or a matched probe.
+struct Arrived {
+  std::vector<uint8_t> bytes;
+  alignas(8) char status[most_nbytes_of_status] = {};
+};
+
+// A message on its way in.
+class Incoming : public engine::Task {
+ public:
+  Incoming(std::shared_ptr<Comm> comm, BufferRef buffer);
+  ~Incoming() override;
+  // Posts a receive; MPI's code.
+  int post(int source, int tag);
+  // Takes one that has arrived.
+  void take(std::shared_ptr<Arrived> arrived);
+  void cancel();
+  // Releases the receive's memory for other receives: it is not waited for any more.
+  void leave() { landing_.looked(0); }
+
+  bool step() override;
+  bool done() override;
+  bool broken() const override { return run_ && run_->broken(); }
+  bool is_long() const override { return run_ ? run_->is_long() : nbytes_ > long_nbytes; }
+  bool is_on_device() const override { return is_on_device_; }
+  void rest(double seconds) override {
+    first_up_.is_on_device() ? first_up_.rest(seconds) : run_ ? run_->rest(seconds) : Task::rest(seconds);
+  }
+  void waited(double seconds) override { run_ ? run_->waited(seconds) : void(); }
+
+  // Of one that is done: puts values where they belong that are elsewhere, and then MPI's code.
+  void finish();
+  int error() const { return error_; }
+  const void* status() const { return status_; }
+  bool compressed() const { return compressed_; }
+  const engine::Stats& stats() const { return stats_; }
+
+ private:
+  void look();
+  void begin(const Opening& opening, const uint8_t* frame, int64_t length);
+  void decode_first(const engine::Frame& frame, uint64_t n, const engine::Place& place);
+  void put_scratch();
+  void fail(int code) { error_ = error_ ? error_ : code; }
+  int wrong_type(uint32_t element, uint64_t nbytes) const;
+  int truncated(uint64_t nbytes) const;
+  std::string text(uint64_t nbytes) const;
+
+  const std::shared_ptr<Comm> comm_;
+  const BufferRef buffer_;
+  const std::shared_ptr<Notices> notices_;
+  std::unique_ptr<engine::Task> request_task_;
+  Word request_ = 0;
+  alignas(8) char status_[most_nbytes_of_status] = {};
+  uint8_t* scratch_ = nullptr;
+  uint64_t scratch_nbytes_ = 0, nbytes_ = 0;  // the latter of the whole message
+  std::shared_ptr<Arrived> message_;
+  Landing landing_;
+  std::vector<uint8_t> unpacked_;  // where the bytes cannot be written yet, or it is not known where they lie
+  bool waits_ = false;  // whether some of them cannot
+  bool apart_ = false;  // whether MPI receives what may be a first message apart from the rest
+  std::atomic<bool> arrived_{false}, cancels_{false};
+  bool compressed_ = false;
+  uint8_t* first_ = nullptr;  // values of the first chunk, pinned, on their way to a GPU
+  Copies first_up_{false};
+  std::atomic<bool> is_on_device_{false};
+  std::shared_ptr<engine::Run> run_;
+  engine::Stats stats_;
+  int error_ = 0;
+};
+
+}  // namespace layer
+}  // namespace compcoll
