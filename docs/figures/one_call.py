@@ -25,7 +25,7 @@ BOXES = {
     "others": (5.4, 10.35, 2.6, 0.6, "C, Fortran, other libraries", ""),
     "slots": (2.1, 9.0, 2.6, 0.8, "its slots, rewritten", "csrc/layer/hook.cpp"),
     "names": (5.4, 9.0, 2.6, 0.8, "MPI's names, preloaded", "csrc/preload/preload.cpp"),
-    "gate": (2.1, 7.85, 4.3, 0.8, "small, or not marked?", "csrc/layer/entry.cpp, csrc/layer/message_entry.cpp"),
+    "gate": (2.1, 7.85, 4.3, 0.8, "small, or not marked?", "csrc/layer/entry.cpp, message_entry.cpp"),
     "plain": (7.05, 7.85, 1.4, 0.8, "MPI, or a tool", ""),
     "find": (2.1, 6.7, 6.35, 0.8, "looked up by its arguments", "csrc/layer/plan.cpp"),
     "policy": (2.1, 5.4, 2.6, 0.8, "codec, algorithm, chunk size", "compcoll/comm/prepare.py"),
