@@ -1,4 +1,4 @@
-"""Frames: what a header says, and that no damaged one is taken for a sound one."""
+"""Frames: the fields of a header, and every damaged frame is refused."""
 
 import math
 import struct
@@ -37,7 +37,7 @@ def wave(n=48, dtype="f4"):
 
 
 def compressed(spec, **options):
-    """A frame of 256 values that really is of the codec."""
+    """A frame of 256 values, which must be of the codec itself."""
     frame = codec(spec).encode(np.rint(wave(256)), **options)
     assert inspect(frame).codec == spec.partition(":")[0] or spec == "lossless"
     return frame
@@ -48,7 +48,7 @@ def fields(frame):
 
 
 def forge(frame, **changes):
-    """The frame with other fields, and a checksum of the header that says so."""
+    """The frame with other fields in its header, and a matching checksum of the header."""
     values = fields(frame) | changes
     forged = np.array(frame)
     LAYOUT.pack_into(forged.data, 0, *values.values())
@@ -73,7 +73,7 @@ def test_the_layout_is_the_documented_one():
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_flipped_bit_is_noticed(level, spec):
-    """Each bit of a short frame, and one of each byte of the others."""
+    """Decoding raises for every flipped bit of mpc's frame, and for one in every byte of the others."""
     frame = compressed(spec)
     assert compcoll.decode(frame).size == 256
     every = range(8 * frame.size) if spec == "mpc" else (8 * at + at % 8 for at in range(frame.size))
@@ -101,7 +101,7 @@ def test_every_truncation_is_noticed(spec):
 
 
 def test_any_buffer_is_a_frame():
-    """And bytes behind it are ignored."""
+    """Any contiguous buffer decodes as a frame, and bytes after the frame are ignored."""
     frame = compressed("mpc")
     longer = np.concatenate([frame, np.full(100, 0xA5, np.uint8)])
     for buffer in (bytes(frame), bytearray(frame), memoryview(frame), frame, longer):
@@ -191,5 +191,5 @@ def test_unrepresentable_arrays_fall_back_and_say_so():
         assert info.fallback
         assert codec(info.codec).lossless
         assert info.bound == 0
-    # Integers are not what a lossy codec was asked to change, and small gains are no failure.
+    # Integers are always coded losslessly, which is no fallback.
     assert not inspect(codec("zfp:rate=8").encode(array.view("i4"))).fallback

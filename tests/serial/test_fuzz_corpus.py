@@ -1,4 +1,4 @@
-"""The fuzzers' seeds, and what once broke something, as frames: a value or a FrameError at every level."""
+"""Fuzzers' seeds and regressions as frames: every level gives the same value, or a FrameError."""
 
 import importlib.util
 from contextlib import suppress
@@ -21,7 +21,7 @@ seeds = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(seeds)
 
 SEEDS = [(family, path) for family in seeds.FAMILIES for path in sorted((FUZZ / "corpus" / family).iterdir())]
-# Each may be about any codec.
+# A regression may concern any codec.
 REGRESSIONS = [(family, path) for path in sorted(FUZZ.glob("regressions/*")) for family in seeds.FAMILIES]
 
 
@@ -30,7 +30,7 @@ def names(family):
 
 
 def frame_of(name, code, shape, params, payload):
-    """A frame whose header is sound; only the codec can say that the payload is not."""
+    """A frame with a valid header, so that only the codec can refuse the payload."""
     frame = np.frombuffer(bytes(HEADER_NBYTES) + payload, np.uint8).copy()
     dtype = dtypes.dtype_of(code)
     pack_header(frame, FrameInfo(name, dtype, shape, params, len(payload), np.nan, checksum=None))
@@ -38,7 +38,7 @@ def frame_of(name, code, shape, params, payload):
 
 
 def agreed(frame):
-    """Answer of decoding, alike at each level: bytes, or None for a FrameError."""
+    """Result of decoding, which must be equal at each level: bytes, or None for a FrameError."""
 
     def outcome():
         try:
@@ -58,7 +58,7 @@ def test_seeds_decode_alike_at_all_levels(family):
         which, code, shape, params, payload = seeds.fields(path.read_bytes())
         decoded = agreed(frame_of(names(family)[which], code, shape, params, payload))
         nbytes = int(np.prod(shape)) * dtypes.dtype_of(code).itemsize
-        if len(payload) > nbytes:  # which a frame never is
+        if len(payload) > nbytes:  # no frame is so long
             assert decoded is None, path
         else:
             assert decoded is not None, path
@@ -67,7 +67,7 @@ def test_seeds_decode_alike_at_all_levels(family):
 
 @pytest.mark.parametrize("family", seeds.FAMILIES)
 def test_damaged_seeds_decode_alike_at_all_levels(family):
-    """Cut off, and with bytes changed at places that a seed of the generator decides."""
+    """Truncated seeds, and seeds with random bytes changed, decode alike at all levels."""
     rng = np.random.default_rng(0)
     refused = 0
     for path in [path for which, path in SEEDS if which == family]:
@@ -81,12 +81,12 @@ def test_damaged_seeds_decode_alike_at_all_levels(family):
             if rng.integers(2):
                 bad = bad[: rng.integers(len(bad))]
             refused += agreed(frame_of(names(family)[which], code, shape, params, bytes(bad))) is None
-    assert refused  # at the least what was cut off
+    assert refused  # at least the truncated ones
 
 
 @pytest.mark.parametrize("family", seeds.FAMILIES)
 def test_no_input_is_taken_for_a_frame(family):
-    """Nor do levels disagree of what once broke something."""
+    """inspect refuses seeds and regressions as frames, and levels agree on the regressions' payloads."""
     for path in [path for which, path in [*SEEDS, *REGRESSIONS] if which == family]:
         data = path.read_bytes()
         for frame in (data, b"CCF1" + data, data.ljust(HEADER_NBYTES, b"\0")):
@@ -97,6 +97,6 @@ def test_no_input_is_taken_for_a_frame(family):
         known = [dtypes.code_of(dtype) for dtype in dtypes.CODES]
         name = names(family)[which % len(names(family))]
         frame = frame_of(name, code if code in known else known[0], shape, params, payload)
-        with suppress(FrameError):  # no frame can say this
+        with suppress(FrameError):  # some are no payload of a valid frame
             inspect(frame)
             agreed(frame)

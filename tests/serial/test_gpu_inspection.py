@@ -1,4 +1,4 @@
-"""``make kernels``, and what it reads out of compilers' and disassemblers' output."""
+"""``make kernels``: how it reads the output of compilers and disassemblers, and its errors."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ sys.path.append(FOLDER)
 import gpu_inspection as inspection  # noqa: E402
 from gpu_inspection import Figures  # noqa: E402
 
-sys.path.remove(FOLDER)  # without torch, tests/torch would pass for it
+sys.path.remove(FOLDER)  # tests/torch would pass for a missing torch
 
 LOG = """\
 ptxas info    : 12 bytes gmem
@@ -34,7 +34,7 @@ def compiled():
 
 @pytest.fixture
 def figures(monkeypatch):
-    """Every kernel, as if it had been compiled; to be changed by the test."""
+    """Figures of every kernel, as if compiled, for the test to change."""
     found = [Figures(k.name, "sm_90", 32, 0, 320, 500, 100) for k in compiled()]
     monkeypatch.setattr(inspection, "inspect", lambda module, arch: found if module == "frame" else [])
     return found
@@ -58,7 +58,7 @@ def test_log_of_the_assembler():
         (["A", "B", "@P0 BRA `(.L_1)", "EXIT"], 2),  # from B on
         # Either two instructions or one in the middle of the loop.
         (["A", "@P1 BRA `(.L_5)", "C", "D", "BRA `(.L_6)", "E", "@P0 BRA `(.L_0)", "EXIT"], 6),
-        # Code that only lanes that have parted ways reach is no part of a loop.
+        # Code that only diverged lanes reach is not part of a loop.
         (["A", "BRA.DIV UR4, `(.L_5)", "@P0 BRA `(.L_0)", "EXIT", "NOP", "B", "C", "BRA `(.L_2)"], 3),
     ],
 )
@@ -119,7 +119,7 @@ print(*(f"{f.kernel} {f.registers > 0 and f.spilled == 0}" for f in found))
 
 
 def test_the_compiler_for_gpus_takes_the_kernels():
-    """In a process without the stand-in."""
+    """NVRTC compiles kernels without spills, in a process without the stand-in."""
     done = subprocess.run(
         [sys.executable, "-c", _COMPILE, FOLDER], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""int8, int4 and fp8: every block keeps its own scale, and nothing finite becomes anything else."""
+"""int8, int4 and fp8: every block has a scale of its own, and finite values stay finite."""
 
 import ml_dtypes
 import numpy as np
@@ -83,7 +83,7 @@ def test_sizes(name, dtype):
 
 
 def quantise(name, v):
-    """The decoded codes of scaled values, by somebody else's rounding."""
+    """Decoded codes of scaled values, as NumPy and ml_dtypes round them."""
     if name == "fp8":
         return v.astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
     return np.rint(v)
@@ -147,7 +147,7 @@ def test_small_blocks_beside_huge_ones_keep_their_own_scale(name):
 
 
 def test_stochastic_rounding_is_unbiased(name):
-    # Every block alike: what differs is the position.
+    # All blocks are equal; only their positions differ.
     array = np.tile(np.linspace(-0.93, 0.97, 32, dtype=np.float32), (20_000, 1))
     array[:, 0] = 1
     _, decoded, bound = roundtrip(make(f"{name}:rounding=stochastic,block=32"), array.reshape(-1))

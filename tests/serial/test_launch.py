@@ -1,4 +1,4 @@
-"""``compcoll.bootstrap``: processes that no mpiexec started, as ranks; MPICH is the client of the server."""
+"""``compcoll.bootstrap`` makes ranks of processes that no mpiexec started; MPICH is the server's client."""
 
 import gc
 import json
@@ -46,7 +46,7 @@ def outside(**more):
 
 @pytest.fixture
 def marked():
-    """An environment; no process that has it is there at the end, a server neither."""
+    """An environment; at the end, no process that has it may remain, nor a server."""
     mark = uuid.uuid4().hex
     yield outside(**{MARK: mark})
     deadline = time.monotonic() + 5
@@ -260,7 +260,7 @@ def servers():
 
 @pytest.fixture
 def serve(servers):
-    """A server of some ranks in a thread of this process: its port."""
+    """Function that starts a server of some ranks in a thread of this process, and returns its port."""
     threads = []
 
     def serve(size, secret="word", timeout=20.0):
@@ -278,7 +278,7 @@ def serve(servers):
 
 
 def join(port, rank, size, secret="word"):
-    """A rank that joins in a thread: what comes of it, and its connections."""
+    """Join as a rank in a thread; return the thread, and a list that gets the outcome."""
     said = []
 
     def act():
@@ -322,7 +322,7 @@ def test_strangers_are_ignored(serve, servers):
 
 
 def test_strangers_where_the_secret_is_empty(serve, servers):
-    """They are dropped, whatever they say that they are."""
+    """Strangers with a valid proof and a wrong hello are dropped, and the ranks still join."""
     port = serve(2, secret="")
     first = join(port, 0, 2, "")
     await_rank_0(servers)
@@ -366,7 +366,7 @@ def test_connections_that_come_as_the_server_ends_are_closed(serve, servers, rec
         port = serve(2)
         first = join(port, 5, 2)
         late = []
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the server has ended
             while len(late) < 20:
                 late.append(socket.create_connection(("127.0.0.1", port)))
         (said,) = answers(first)
@@ -393,7 +393,7 @@ def test_another_program_answers():
 
 
 def test_what_mpich_asks_for(serve):
-    """As src/pmi/maint/pmi-1.1.txt of MPICH has it."""
+    """The server answers as src/pmi/maint/pmi-1.1.txt of MPICH specifies."""
     lines = bootstrap._join(0, 1, ("127.0.0.1", serve(1)), "word", 20)
     lines[0].sendall(b"cmd=get_my_kvsname\n")
     name = re.fullmatch(r"cmd=my_kvsname kvsname=(\S+) rc=0", bootstrap._read_line(lines[0]))[1]

@@ -1,4 +1,4 @@
-"""Programs under ``COMPCOLL_CHECK=1`` in which ranks do different things: all end, and say why."""
+"""Under ``COMPCOLL_CHECK=1`` ranks that make different calls all end, and print why."""
 
 import os
 import re
@@ -17,7 +17,7 @@ odd, a = comm.rank == 1, np.zeros(100000, "f4")
 comm.Bcast(a)
 comm.Barrier()
 """
-#: What is done after that, and what has to be said of it.
+#: Rest of the program, and the expected message.
 CASES = {
     "ends": ("if not odd: comm.Bcast(a)", "rank 1 has not come within 1.5 s, and rank"),
     "is elsewhere": (
@@ -39,13 +39,13 @@ CASES = {
 @pytest.mark.exhaustive(but=1)
 def test_every_rank_ends_with_an_error(case):
     rest, said = CASES[case]
-    # A launcher ends all ranks where one has failed, before the others can say what they know.
+    # A launcher kills all ranks once one has failed, so errors are printed and not raised.
     tell = "print(type(error).__name__ + '(', error, ')')"
     program = PROGRAM + f"try:\n    exec({rest!r})\nexcept BaseException as error:\n    {tell}\n"
     environment = {**os.environ, "COMPCOLL_CHECK": "1", "COMPCOLL_TIMEOUT": "1.5"}
     command = [launch.find_mpiexec(), "-n", "3", sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
-    # Not by lines: what ranks print unbuffered comes without its ends of lines between it.
+    # Lines are not compared, since the unbuffered output of ranks mixes.
     wrong = re.findall(r"(?:Error|Exception)\(", done.stdout)
     assert len(wrong) == (2 if case == "ends" else 3), done.stdout
     assert said in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Error handlers of a program's own that return: each error is told once, and no call waits or goes on."""
+"""A program's error handler that returns gets each error once, and no call hangs or continues."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 from compcoll.cli import launch
 
-#: Calls on a communicator, each with its outcome: the class that is raised, or 0, and those that its handler
-#: was told. An MPI may return no error where a handler did.
+#: Beginning of a program. An outcome is the error class that a call raises, or 0, and the classes that its
+#: handler got. An MPI may return no error if a handler returned.
 COMMON = """
 import numpy as np
 from mpi4py import MPI
@@ -104,7 +104,7 @@ for name, (comm, expected, call) in calls.items():
     got = outcome(call, comm)
     assert got == (expected, [expected]), (name, got, expected)
 """
-#: The communicator is as good as before.
+#: End of a program: the communicator still works.
 AFTERWARDS = """
 ours.Sendrecv(x, after, 0, y, before, 0)
 assert (y == 1).all() and ours.report.accelerated

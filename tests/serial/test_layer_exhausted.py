@@ -1,4 +1,4 @@
-"""Memory or threads that run out on one rank: the right result or an error on each, and all end."""
+"""If memory or threads run out on one rank, each rank has the right result or an error, and all end."""
 
 import os
 import subprocess
@@ -197,7 +197,7 @@ if rank == 0:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """``run(program, *arguments)`` runs it on two ranks, with the shim; what they say."""
+    """``run(program, *arguments)`` runs a program on two ranks with the shim; returns stdout and stderr."""
     shim = tmp_path_factory.mktemp("shim") / "exhausted.so"
     command = [
         "cc",
@@ -251,7 +251,7 @@ CALLS = ["allreduce", "ialltoallv", "message", "answer", "both_ways", "persisten
 @pytest.mark.parametrize("known", ["new", "known"])
 @pytest.mark.exhaustive(but=2)
 def test_memory_runs_out(run, call, known):
-    # Nobody tells the other rank of a message that will not come: each failed attempt takes these seconds.
+    # In each failed attempt the other rank waits these seconds for a message that is never sent.
     said, errors = run(MEMORY, call, known, 10, 12, seconds="0.2")
     assert {"0 end", "1 end"} <= set(said.splitlines()), said[-2000:] + errors
     assert "WRONG" not in said, said[-5000:]

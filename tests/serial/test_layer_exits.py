@@ -1,4 +1,4 @@
-"""Programs that end with calls under way, communicators alive, or in the middle of something: they end."""
+"""Programs with calls in flight, live communicators, errors or interrupts end on all ranks."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from compcoll.cli.launch import find_mpiexec
 
-#: Seconds after which a rank is taken for one that waits for ever, and is ended with this status.
+#: Seconds after which a rank counts as hanging and is killed, and the status of a rank that was.
 PATIENCE, LATE = 40, 124
 
 BEGIN = """
@@ -27,7 +27,7 @@ got, part = np.zeros_like(whole), np.zeros_like(array)
 def say(word):
     os.write(1, f"{word}\\n".encode())
 """
-#: Requests that nobody waits for on some ranks; their messages arrive, as all ranks began the same calls.
+#: Requests that some ranks never wait for; their messages arrive, as all ranks started the same calls.
 PENDING = {
     "on both ranks": "requests = [c.Ibcast(array), c.Ialltoall(whole, got), c.Iallreduce(whole[:n], part)]",
     "on the root": "request = c.Ibcast(array)\nif c.rank == 1: request.Wait()",
@@ -95,7 +95,7 @@ say("end")
 MPI.Finalize()
 """
 )
-#: A SIGINT, as of Ctrl-C, to one rank or both, while they make a communicator and their first calls.
+#: SIGINT to one rank or both, while ranks make a communicator and their first calls.
 INTERRUPTED = """
 import os, signal, sys
 import numpy as np
@@ -121,7 +121,7 @@ os.write(1, b"not interrupted")
 
 
 def ended(tmp_path, text: str, *arguments, runs=()) -> subprocess.CompletedProcess:
-    """What a program on two ranks prints, and how it ends."""
+    """Run a program on two ranks; return the finished process, which must not hang."""
     path = tmp_path / "program.py"
     path.write_text(text)
     rank = ["timeout", "-s", "KILL", PATIENCE, sys.executable, *runs, path, *arguments]
@@ -151,7 +151,7 @@ def test_children_end_while_a_call_is_under_way(tmp_path):
 
 
 def test_an_error_ends_all_ranks(tmp_path):
-    """By ``python -m mpi4py``, one rank in the middle of calls that others wait in."""
+    """Under ``python -m mpi4py``, an error on one rank ends the other, which waits in a call."""
     words = "if c.rank == 1:\n    raise ValueError('the reason')\nfor _ in range(2): c.Bcast(array, 1)"
     done = ended(tmp_path, "\n".join([BEGIN, PENDING["on both ranks"], words]), runs=["-m", "mpi4py"])
     assert done.returncode != 0
@@ -164,14 +164,14 @@ def test_an_error_ends_all_ranks(tmp_path):
 )
 @pytest.mark.exhaustive(but=2)
 def test_an_interrupt_at_any_moment_ends_all_ranks(tmp_path, seconds, which):
-    """Of making a communicator, and of calls that are made for the first time; one rank or both."""
+    """SIGINT on one rank or both ends all, while a communicator is made and in first calls."""
     done = ended(tmp_path, INTERRUPTED, seconds, which, runs=["-m", "mpi4py"])
     assert done.returncode != 0
     assert "KeyboardInterrupt" in done.stderr
     assert "not interrupted" not in done.stdout
 
 
-#: Compressed messages from rank to rank, received in all ways, on communicators that are freed or not.
+#: Compressed messages around a ring, received in all ways, on communicators that are freed or not.
 RING = """
 def ring(c, count):
     before, behind = (c.rank - 1) % c.size, (c.rank + 1) % c.size
@@ -194,7 +194,7 @@ for _ in range(3):
 
 @pytest.mark.skipif("ch4:ucx" not in MPI.Get_library_version(), reason="needs an MPI that tells")
 def test_all_notices_are_received(tmp_path, monkeypatch):
-    """UCX tells of messages that nobody has received when MPI ends."""
-    monkeypatch.setenv("MPIR_CVAR_ODD_EVEN_CLIQUES", "1")  # has ranks of a host talk by the network
+    """Every message is received, or UCX would name it in MPI_Finalize."""
+    monkeypatch.setenv("MPIR_CVAR_ODD_EVEN_CLIQUES", "1")  # ranks of a host use the network
     done = ended(tmp_path, BEGIN + RING)
     assert (done.returncode, done.stderr) == (0, "")

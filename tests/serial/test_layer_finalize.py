@@ -1,4 +1,4 @@
-"""The end of a program, in each way that MPI and Python allow, and its beginning before MPI's."""
+"""Programs end silently in each way that MPI and Python allow, and may load compcoll before MPI_Init."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from compcoll.cli.launch import find_mpiexec
 
-#: Calls of each kind, after which threads of the library run.
+#: Calls of each kind, which start the library's threads.
 CALLS = """
 import numpy as np
 from mpi4py import MPI
@@ -29,7 +29,7 @@ MPI.Finalize()
 time.sleep(0.2)  # for threads that would call MPI
 print("end")
 """
-#: Its exit handler waits for more than MPI has under way by itself.
+#: Exit handler that waits for requests which MPI alone cannot complete.
 AT_EXIT = """
 import atexit
 requests, got = [], []
@@ -53,12 +53,12 @@ from compcoll import Comm
 from mpi4py import MPI
 MPI.Init_thread(MPI.THREAD_MULTIPLE)
 """
-#: MPI allows no call in a child; mpi4py would end MPI in it as well.
+#: Children must not call MPI, so mpi4py must not finalize it in them.
 NOT_BY_ITSELF = """
 import mpi4py
 mpi4py.rc.finalize = False
 """
-#: What a library may do that does not know whether its program begins MPI.
+#: Use of sessions by a library that does not know whether its program initialises MPI.
 SESSION = """
 import mpi4py
 mpi4py.rc.initialize = False
@@ -93,7 +93,7 @@ print("end")
 
 
 def outputs(program: str, tmp_path, ranks: int, **environment: str) -> tuple[str, str]:
-    """What a program prints, on the standard output and the standard error output."""
+    """Run a program; return its stdout and its stderr."""
     path = tmp_path / "program.py"
     path.write_text(program)
     launch = [find_mpiexec(), "-n", str(ranks)] if ranks > 1 else []
@@ -110,7 +110,7 @@ def outputs(program: str, tmp_path, ranks: int, **environment: str) -> tuple[str
     return done.stdout, done.stderr
 
 
-#: Programs, and whether calls are compared between ranks.
+#: Programs, and the value of COMPCOLL_CHECK.
 PROGRAMS = {
     "Finalize": (CALLS + FINALIZED, "1"),
     "exit handler": (AT_EXIT + CALLS + BEGUN, "0"),
@@ -122,7 +122,7 @@ PROGRAMS = {
 @pytest.mark.parametrize(("program", "check"), PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.exhaustive(but=3)
 def test_the_end_says_nothing(program, check, tmp_path):
-    """A trace, too, is complete by then."""
+    """Programs print nothing on stderr at the end, and each rank's trace is complete."""
     trace = tmp_path / "trace"
     printed, complaints = outputs(program, tmp_path, 2, COMPCOLL_CHECK=check, COMPCOLL_TRACE=str(trace))
     assert (printed.count("end"), complaints) == (2, "")

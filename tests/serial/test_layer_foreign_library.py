@@ -1,4 +1,4 @@
-"""Code beside mpi4py in a Python program: a tool that counts calls, libraries in C, what cannot be hooked."""
+"""Code next to mpi4py in a Python program: tools that count calls, libraries in C, modules without hooks."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ from test_preload import C_COMPILERS, run
 
 from compcoll.preload import library_path
 
-#: By the profiling interface, as mpiP and Darshan do; MPI_Pcontrol begins, MPI_Finalize says what was seen.
+#: Tool on the profiling interface, like mpiP and Darshan: MPI_Pcontrol starts it, MPI_Finalize prints counts.
 TOOL = """
 #include <mpi.h>
 #include <stdio.h>
@@ -42,7 +42,7 @@ int MPI_Finalize(void) {
   return error;
 }
 """
-#: Each kind of call another number of times on each communicator. Arguments: how compcoll comes in.
+#: Program with another number of calls of each kind on each communicator. Argument: how compcoll is loaded.
 COUNTED = """
 import sys
 import numpy as np
@@ -77,10 +77,10 @@ for _ in range(2):
 if how != "none" and ours.rank == 0:
     print(ours.calls_accelerated)
 """
-#: What both ranks together call beside the two large Alltoalls.
+#: Calls of both ranks together, without the two large Alltoalls.
 EXPECTED = [2 * (3 + 4 + 2), 2 * (5 + 6), 2 * (7 + 8), 2 * (9 + 10)]
-#: Ends a process that opens a library while it walks over those that are loaded: the loader's lock is held
-#: there, and another thread that opens one waits for the walk's end with the lock that this one would need.
+#: Aborts a process that calls dlopen inside dl_iterate_phdr, which holds the loader's lock: another dlopen
+#: may hold the other lock and wait for this one.
 WALKS = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -111,7 +111,7 @@ void* dlopen(const char* name, int flags) {
   return next(name, flags);
 }
 """
-#: A library that knows nothing of Python.
+#: A library in C that does not use Python.
 LIBRARY = """
 #include <mpi.h>
 
@@ -122,7 +122,7 @@ int swap(MPI_Comm comm, double* a, double* b, int n) {
   return MPI_Alltoall(a, n, MPI_DOUBLE, b, n, MPI_DOUBLE, comm);
 }
 """
-#: Calls that library with handles of mpi4py's; arguments: the library, and how compcoll comes in.
+#: Program that calls this library with mpi4py's handles. Arguments: the library, and how compcoll is loaded.
 CALLER = """
 import ctypes, sys
 import numpy as np
@@ -153,7 +153,7 @@ counts = world.gather(accelerated() - before)
 if counts is not None:
     print(counts)
 """
-#: A start that the layer does not see: neither a success nor an endless wait, there and when MPI ends.
+#: Starts that bypass the layer: each must fail, and MPI must still end.
 STARTS = """
 import ctypes
 import numpy as np
@@ -188,7 +188,7 @@ MPI.COMM_WORLD.Barrier()
 """
 
 
-#: Waits that the layer does not see, for requests of its own.
+#: Waits that bypass the layer, for the layer's requests.
 WAITS = """
 import ctypes
 import numpy as np
@@ -220,7 +220,7 @@ LIBRARIES = ["mpich", *[pytest.param(name, marks=pytest.mark.exhaustive) for nam
 
 @pytest.fixture(scope="module", params=LIBRARIES)
 def mpi(request):
-    """The name of an MPI library, its compiler, mpiexec, and the environment in which mpi4py takes it."""
+    """Compiler and mpiexec of an MPI library, and the environment in which mpi4py uses it."""
     compiler, mpiexec = C_COMPILERS[request.param]
     if shutil.which(compiler) is None or shutil.which(mpiexec) is None:
         pytest.skip(f"{request.param} is not there")
@@ -234,7 +234,7 @@ def mpi(request):
 
 @pytest.fixture(scope="module")
 def shared(mpi, tmp_path_factory):
-    """Compiles a shared library; its path."""
+    """Function that compiles a shared library, and returns its path."""
     compiler, *_ = mpi
     folder = tmp_path_factory.mktemp("libraries")
 
@@ -261,14 +261,14 @@ def program(tmp_path):
 
 
 def ranks(mpi, *command, **more):
-    """What a command on two ranks says and how it ends."""
+    """Run a command on two ranks; return the result."""
     _, mpiexec, chosen = mpi
     words = [f"{key}={value}" for key, value in more.items()]
     return run(mpiexec, "-n", 2, "env", *words, *command, **chosen)
 
 
 def launched(mpi, *command, **more):
-    """The same of a program that `compcoll run` starts."""
+    """Like `ranks`, for a program that `compcoll run` starts."""
     compcoll_run = [sys.executable, "-m", "compcoll", "run", "-q"]
     compcoll_run += ["--codec", "lossless", "--min-nbytes", 100_000]
     return ranks(mpi, *compcoll_run, *command, **more)
@@ -283,7 +283,7 @@ def lines(result):
 
 
 def test_a_tool_counts_the_same_calls_with_and_without(mpi, shared, program):
-    """Those of plain communicators, small ones, and others that are left to MPI; not accelerated ones."""
+    """A tool counts every call that is left to MPI, with compcoll or without, and no accelerated one."""
     tool, path = shared("tool", TOOL), program(COUNTED)
     (plain,) = lines(ranks(mpi, sys.executable, path, "none", LD_PRELOAD=tool))
     assert plain == [a + b for a, b in zip(EXPECTED, [0, 4, 0, 0], strict=True)]
@@ -293,7 +293,7 @@ def test_a_tool_counts_the_same_calls_with_and_without(mpi, shared, program):
 
 
 def test_a_tool_behind_what_compcoll_run_preloads(mpi, shared, program):
-    """All communicators are marked there."""
+    """A tool behind the preloaded library, which marks all communicators, counts the same calls."""
     try:
         library_path()
     except OSError as error:
@@ -307,14 +307,14 @@ def test_a_tool_behind_what_compcoll_run_preloads(mpi, shared, program):
 
 
 def test_calls_of_a_library_on_a_handle_of_mpi4pys(mpi, shared, program):
-    """Accelerated where the program runs under `compcoll run`, MPI's on a `Comm` of one that does not."""
+    """A C library's calls are accelerated under `compcoll run`, and left to MPI on a program's own `Comm`."""
     library, path = shared("foreign", LIBRARY), program(CALLER)
     assert lines(ranks(mpi, sys.executable, path, library, "Comm")) == [[0, 0]]
     assert lines(launched(mpi, path, library, "run")) == [[2, 2]]
 
 
 def test_python_itself_is_no_program(mpi, program):
-    """What it would run is."""
+    """`compcoll run python program.py` is refused, with a hint to give the program alone."""
     result = launched(mpi, sys.executable, program(""))
     assert result.returncode != 0
     assert "is Python itself; give the program that it would run" in result.stderr
@@ -324,7 +324,7 @@ def test_python_itself_is_no_program(mpi, program):
 
 
 def test_a_start_that_the_layer_does_not_see_is_an_error(mpi, program):
-    """A collective's, a send's and a receive's alike; MPI ends afterwards."""
+    """Starting a collective, a send or a receive past the layer fails, and MPI still ends."""
     result = ranks(mpi, "timeout", 10, sys.executable, program(STARTS))
     assert result.stdout == "['an error']\n", result.stderr
     assert result.returncode == 0, result.stderr
@@ -335,9 +335,9 @@ def test_waits_that_are_not_seen(mpi, program):
     assert (result.stdout, result.returncode) == ("20\n", 0), result.stderr
 
 
-# -- what cannot be hooked
+# -- modules without hooks
 
-#: An MPI.so in which no calls of MPI's can be found. Argument: its path.
+#: Program in which mpi4py.MPI is a library without calls of MPI. Argument: the library's path.
 UNHOOKED = """
 import ctypes, sys
 from mpi4py import MPI
@@ -365,7 +365,7 @@ for _ in range(2):
     ids=["no MPI", "no calls of MPI"],
 )
 def test_an_extension_module_without_calls_of_mpi_is_named(shared, program, mpi, lines_, says):
-    """However often a communicator is made."""
+    """Every attempt to make a communicator raises the same error, which names the module."""
     if mpi[2]:
         pytest.skip("of the MPI library that mpi4py takes by itself")
     library = shared(f"other{len(says)}", "\n".join([*lines_, ""]))

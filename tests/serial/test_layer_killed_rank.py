@@ -27,7 +27,7 @@ while True:
 
 
 def mapped(pid: int) -> bool:
-    """Whether a process has shared memory of this library."""
+    """True if a process maps this library's shared memory."""
     try:
         return "/memfd:compcoll" in Path(f"/proc/{pid}/maps").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A rank that comes after COMPCOLL_TIMEOUT: an error where others wait, never a buffer half full."""
+"""If a rank is later than COMPCOLL_TIMEOUT, the others' waits raise and none returns a partial buffer."""
 
 import os
 import re

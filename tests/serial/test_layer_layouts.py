@@ -1,4 +1,4 @@
-"""Datatypes taken apart, against what MPI itself packs and unpacks."""
+"""Layouts of datatypes pack and unpack the same bytes as MPI."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 BASES = {"b": MPI.SIGNED_CHAR, "h": MPI.SHORT, "f": MPI.FLOAT, "d": MPI.DOUBLE, "D": MPI.C_DOUBLE_COMPLEX}
 small = st.integers(0, 4)
-#: Types that are drawn in a test.
+#: Number of types drawn in a test.
 MOST = 120
 
 
@@ -116,13 +116,13 @@ MAKERS = [
 
 
 def span(datatype):
-    """Bytes in which an entry fits, from any of its bytes on."""
+    """Number of bytes in which an entry fits, counted from any of its bytes."""
     return datatype.Get_extent()[1] + datatype.Get_true_extent()[1]
 
 
 @st.composite
 def derived(draw, makers=None):
-    """A committed datatype of one basic type, and that."""
+    """A committed datatype of one basic type, and that type's dtype."""
     code = draw(st.sampled_from(list(BASES)))
     datatype = BASES[code]
     for make in makers or draw(st.lists(st.sampled_from(MAKERS), min_size=1, max_size=4)):
@@ -134,7 +134,7 @@ def derived(draw, makers=None):
 
 
 def packed(datatype, n, memory, offset, into=None):
-    """MPI's packed bytes of n entries; where `into` is given, that unpacked into memory."""
+    """Pack n entries by MPI; or unpack `into` to memory, if it is given."""
     entries = datatype.Create_hindexed([n], [offset])
     whole = entries.Create_resized(0, memory.size).Commit()
     if into is None:
@@ -250,7 +250,7 @@ def test_in_as_few_loops_as_it_takes():
 
 
 def test_basic_types():
-    """Only those that there are values of count, on either end of a message."""
+    """An entry's element is the one type that it has values of; None for several, or for long double."""
     empty = MPI.Datatype.Create_struct([3, 0], [0, 40], [MPI.FLOAT, MPI.INT]).Commit()
     mixed = MPI.Datatype.Create_struct([3, 1], [0, 40], [MPI.FLOAT, MPI.INT]).Commit()
     long = MPI.LONG_DOUBLE.Create_vector(2, 1, 3).Commit()
@@ -264,7 +264,7 @@ def test_basic_types():
 
 def test_what_is_kept_goes_with_the_datatype():
     handles = set()
-    for n in range(2, 40):  # MPI gives handles out again
+    for n in range(2, 40):  # MPI reuses handles
         vector = MPI.FLOAT.Create_vector(n, 1, 2).Commit()
         assert entry_of(vector).piece_of(1)[1].nbytes == 4 * n
         copy = vector.Dup()

@@ -1,6 +1,6 @@
-"""Compressed messages that MPI truncates, as their receives are too small for any: an error for good.
+"""Compressed messages to receives that are too small for any: MPI truncates them, which breaks the Comm.
 
-MPI says that the message is truncated, and the communicator fails, as nobody receives the other chunks.
+The receive raises a truncation error, and later calls raise, since the other chunks are never received.
 """
 
 import os

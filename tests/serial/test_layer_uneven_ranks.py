@@ -1,4 +1,4 @@
-"""Counts that differ between ranks, in error or as v-calls allow: no rank hangs, or takes a part for all."""
+"""If counts differ between ranks, by mistake or in v-calls, no rank hangs or accepts partial data."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from compcoll.cli import launch
 
 #: The last rank makes each call with another count than the others. Ranks that receive from it, and the last
-#: rank where it receives, must get an error; after a Bcast a rank without one must hold the root's values.
+#: rank if it receives, must get an error; after a Bcast, a rank without an error must hold the root's values.
 WRONG_COUNTS = """
 import numpy as np
 from mpi4py import MPI
@@ -128,7 +128,7 @@ print("right", flush=True)
 
 
 def run(program: str, ranks: int, nodes: str) -> None:
-    """Run a program on ranks of their own, each of which says that all was right."""
+    """Run a program on ranks of its own, each of which must print that all is right."""
     environment = {**os.environ, "COMPCOLL_NODES": nodes, "COMPCOLL_TIMEOUT": "20"}
     command = [launch.find_mpiexec(), "-n", str(ranks), sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
@@ -138,10 +138,10 @@ def run(program: str, ranks: int, nodes: str) -> None:
 @pytest.mark.parametrize("nodes", ["0,1,2", "0,0,1"])
 @pytest.mark.exhaustive(but=1)
 def test_counts_that_differ_are_errors_where_they_matter(nodes):
-    """Receivers of another count get an error that says so or BROKEN, no rank hangs, and a new Comm works."""
+    """Receivers of another count raise, with a class that tells why; no rank hangs, and a new Comm works."""
     run(WRONG_COUNTS, 3, nodes)
 
 
 def test_a_message_that_is_large_on_one_rank_alone():
-    """Ranks of a node's communicator take tags alike, though one alone has learned that it is idle."""
+    """Ranks draw the same tags although one alone has learned that its communicator never compresses."""
     run(ONE_LARGE_MESSAGE, 4, "0,0,1,1")

@@ -1,4 +1,4 @@
-"""`lossless`: what it chooses, that it keeps every bit, and that no frame bears its name."""
+"""`lossless`: its choice of a codec, equal bits after decoding, and frames that name the chosen codec."""
 
 import numpy as np
 import pytest
@@ -13,13 +13,13 @@ from compcoll.core import _cpu, dtypes
 
 X = np.linspace(0, 50, 40000)
 NOISE = np.random.default_rng(0).standard_normal(40000)
-# In the order of csrc/lossless.h.
+# Ordinals as in csrc/lossless.h.
 RAW, MPC, FLOAT = range(3)
 POINTS = np.cumsum(np.random.default_rng(1).integers(-9, 9, (9000, 3)), 0) + np.array([0, 1 << 20, 1 << 28])
 
 
 def choose(array):
-    """The codec for an array, by its ordinal, and that codec's parameter."""
+    """Ordinal of the codec that is chosen for an array, and its parameter."""
     code, data = dtypes.code_of(array.dtype), array.reshape(-1).view(np.uint8)
     return _cpu.encode(Lossless._index, code, array.shape or (1,), (0, 0), data, np.empty(0, np.uint8))[2]
 
@@ -82,7 +82,7 @@ PIECES = [X.astype(np.float32), NOISE.astype(np.float32), np.random.default_rng(
     st.integers(1, 40),
 )
 def test_a_sample_leads_to_the_choice_of_the_whole(nbytes, kinds, dtype, row):
-    """Of arrays whose parts ask for different codecs."""
+    """The sample alone decides the choice, also for arrays whose parts suit different codecs."""
     part = -(-nbytes // len(kinds))
     pieces = [np.resize(np.frombuffer(PIECES[kind], np.uint8), part) for kind in kinds]
     data = np.concatenate(pieces)[: nbytes // (row * dtype.itemsize) * row * dtype.itemsize]
@@ -98,7 +98,7 @@ def test_a_sample_leads_to_the_choice_of_the_whole(nbytes, kinds, dtype, row):
 
 
 def sampled(data, dtype):
-    """The sample of an array's bytes, as csrc/lossless.h says it."""
+    """The sample of an array's bytes, as csrc/lossless.h defines it."""
     piece = 1024 * (8 if dtypes.real_dtype(dtype).itemsize == 8 else 4)
     n = max(min(data.size // (piece * 32), 32768 // piece), 1)
     piece = min(piece, data.size)

@@ -42,7 +42,7 @@ def test_streams_of_fields():
 
 
 def reference(array: np.ndarray, dim: int) -> bytes:
-    """csrc/mpc.h's text, word by word."""
+    """Encode as csrc/mpc.h describes, word by word."""
     wide = array.dtype.name in {"int64", "uint64", "float64", "complex128"}
     word = np.dtype("<u8" if wide else "<u4")
     size = word.itemsize * 8
@@ -70,7 +70,7 @@ def reference(array: np.ndarray, dim: int) -> bytes:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_small_size(dtype):
-    """Words of both sizes, and bytes, of which some are left over; types of a word are coded alike."""
+    """Every small size equals the reference, for words of both sizes and bytes that do not fill a word."""
     every = range(131) if dtype.name in ("int8", "float32", "float64") else (0, 1, 2, 3, 33, 130)
     for n in (*every, 1023, 1025, 3333):
         arrays = samples(dtype, n, n)

@@ -1,4 +1,4 @@
-"""What an installation has to hold, and what importing it must not do."""
+"""Contents of an installation, effects of its import, and imports between its packages."""
 
 import ast
 import os
@@ -27,7 +27,7 @@ def test_version_is_that_of_the_project_and_of_the_installation():
 
 
 def test_every_folder_is_packaged():
-    """A package that is missing in this list works here, and is missing in wheels."""
+    """The list of packages is complete: a missing one works here, but not in wheels."""
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     ours = {p.parent for top in (ROOT / "compcoll", ROOT / "benchmarks" / "osu") for p in top.rglob("*.py")}
     names = {".".join(p.relative_to(ROOT).parts) for p in ours}
@@ -60,7 +60,7 @@ def test_names_are_promised_and_kept():
 
 
 def said(program: str, folder: Path = ROOT) -> list[str]:
-    """The lines that a program prints which finds this compcoll, in a folder."""
+    """Run a program in a folder with this compcoll on the path; return the lines that it prints."""
     env = {**os.environ, "PYTHONPATH": str(Path(compcoll.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=folder, env=env, timeout=60, capture_output=True, text=True
@@ -69,7 +69,7 @@ def said(program: str, folder: Path = ROOT) -> list[str]:
     return done.stdout.splitlines()
 
 
-#: Modules and when they are loaded, in one process: MPI by a communicator, modules when they are asked for.
+#: Program that checks when modules are loaded: MPI by `Comm`, other modules when they are used.
 LOADING = """
 import sys
 import compcoll
@@ -129,7 +129,7 @@ def test_modules_name_the_package_that_is_missing():
 
 @pytest.fixture
 def clone(tmp_path):
-    """A clone's sources, without what is compiled."""
+    """A clone's sources, without compiled modules."""
     folder = tmp_path / "compcoll"
     shutil.copytree(ROOT / "compcoll", folder / "compcoll", ignore=shutil.ignore_patterns("*.so"))
     return folder
@@ -157,7 +157,7 @@ PLACE = (
 
 @pytest.mark.parametrize("where", ["clone", "parent"])
 def test_what_is_installed_is_found_in_a_clone_and_beside_it(clone, where):
-    """Python looks in the folder that it is started in first."""
+    """The installation is imported although Python searches the current folder first."""
     home = Path(compcoll.__file__).parent
     (line,) = said(PLACE, clone if where == "clone" else clone.parent)
     assert line.split() == [str(home / "__init__.py"), str(home / "frame.py")]
@@ -165,7 +165,7 @@ def test_what_is_installed_is_found_in_a_clone_and_beside_it(clone, where):
 
 @pytest.mark.exhaustive
 def test_the_command_runs_in_a_clone(clone):
-    """Where ``python -m compcoll`` finds the clone first."""
+    """`compcoll run` works in a clone that is not compiled, which ``python -m compcoll`` finds first."""
     (clone / "program.py").write_text("import compcoll.comm; print(compcoll.comm.__file__)")
     command = [sys.executable, "-m", "compcoll", "run", "-q", "-n", "2", "program.py"]
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
@@ -182,7 +182,7 @@ def test_the_command_runs_in_a_clone(clone):
 
 
 def test_an_installation_is_a_line_of_a_path_and_its_page_has_no_links_into_the_clone():
-    """A finder would be asked after the folder that Python is started in, and lose against a clone there."""
+    """An editable wheel is a path line, since a clone in the current folder would precede a finder."""
     pytest.importorskip("setuptools", minversion="77")
     pytest.importorskip("Cython")
     program = (
@@ -215,7 +215,7 @@ def test_every_folder_of_the_repository_is_in_its_source_distribution():
 
 
 def test_what_is_imported_is_required():
-    """Packages that the library itself cannot do without."""
+    """The project requires exactly the packages that the library imports, apart from optional ones."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = {re.split(r"[^\w]", need)[0] for need in project["dependencies"]}
     found = set()
@@ -240,7 +240,7 @@ def test_what_is_imported_is_required():
 
 
 def test_extensions_carry_no_debug_information():
-    """Which would be two thirds of a wheel."""
+    """Compiled modules have no debug information, which would be two thirds of a wheel."""
     for path in Path(compcoll.__file__).parent.rglob("*.so"):
         assert b".debug_info" not in path.read_bytes(), path
 
@@ -273,7 +273,7 @@ TYPED = (
 )
 
 
-#: Other packages' sources, which mypy would read for a minute, say nothing of the types of these.
+#: torch and CuPy are skipped: mypy would read their sources for a minute, and these types do not need them.
 MYPY = """
 [mypy]
 strict = True
@@ -315,7 +315,7 @@ def test_communicators_have_types(tmp_path):
 
 @pytest.mark.parametrize("package", ["core", "codecs", "algorithms", "schedule", "policy", "engine"])
 def test_layers(package):
-    """Each package imports from itself and from those below it alone."""
+    """A package imports only itself and the packages below it."""
     below = {
         "core": set(),
         "codecs": {"core", "devices"},
@@ -339,7 +339,7 @@ def test_layers(package):
 
 
 def imported_by(path: Path, modules: set[str]) -> set[str]:
-    """Modules that a file imports, in functions too, but not for types alone."""
+    """Modules that a file imports, also in functions, but not for types alone."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":

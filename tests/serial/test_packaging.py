@@ -1,4 +1,4 @@
-"""Recipes for other package managers, and the wheels of a release, say what pyproject.toml says."""
+"""Recipes for other package managers, and a release's wheels, agree with pyproject.toml."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Policies: rules, TOML, the environment, and what they refuse."""
+"""Policies: rules, TOML, the environment, and errors."""
 
 from itertools import product
 
@@ -16,7 +16,7 @@ from compcoll.policy.policy import MIN_NBYTES, Place
 from compcoll.schedule.trace import chunk_step
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
-#: Each codec with its own parameters, and others whose frames have other sizes.
+#: Typical specs of each codec, and more whose frames have other sizes.
 SPECS = [spec for name in codecs() for spec in codec_class(name).typical or (name,)]
 SPECS += [
     "bfp:bits=8",
@@ -35,7 +35,7 @@ def decide(policy, op="Alltoall", dtype=F4, nbytes=1 << 20, size=4, comm="", lin
 
 
 def test_default_keeps_the_bits_of_mpi():
-    """Lossless between nodes where the model says so; floating-point sums are MPI's."""
+    """By default calls between nodes are lossless if measurements say so; MPI makes floating-point sums."""
     assert decide(Policy()).codec == codec("lossless")
     assert decide(Policy()).ask
     assert "inside a node" in decide(Policy(), link="node").reason
@@ -84,7 +84,7 @@ def test_rule_chooses_algorithm_and_chunk():
     policy = Policy("lossless", rules=(Rule(algorithm="ring", chunk_nbytes=8192),))
     decision = decide(policy, op="Allreduce", size=2)
     assert (decision.algorithm, decision.chunk_nbytes) == ("ring", 8192)
-    other = decide(policy, op="Alltoall")  # it has no ring, so that the rule is none for it
+    other = decide(policy, op="Alltoall")  # Alltoall has no ring, so the rule does not apply
     assert other == decide(Policy("lossless"), op="Alltoall")
 
 
@@ -237,7 +237,7 @@ def test_chunks_that_a_codec_may_leave_as_they_are_are_smaller():
 
 
 def largest_frame(used, dtype, n):
-    """Bytes of a frame of n values, or of the values as they are where nothing smaller is sure."""
+    """Bytes of a frame of n values if the codec fixes them, or of a raw frame if it does not."""
     plain, known = n * dtype.itemsize, used.payload_nbytes(n, dtype)
     if known is None or known >= plain:
         return 80 + plain
@@ -248,7 +248,7 @@ def largest_frame(used, dtype, n):
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_no_frame_of_a_chunk_that_no_rule_sizes_exceeds_the_limit(spec):
-    """Nor that of sums of a wider type; and on GPUs those of large messages are not far below it."""
+    """Frames have at most 1.75 MiB, also those of wider sums, and large messages on GPUs come close."""
     policies = [
         Policy(spec, min_nbytes=0, rules=(rule,)) for rule in (Rule(), Rule(algorithm="ring"), Rule(levels=2))
     ]

@@ -1,4 +1,4 @@
-"""The table of trials in the user's cache: what is read, and what is left out."""
+"""The table of trials in the user's cache: reading, writing, and refused files."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_rows_of_tune_never_replace_those_of_trials(folder):
 
 
 def damaged(text):
-    """Files that are no table."""
+    """Yield damaged texts of a table."""
     yield text[: len(text) // 2]
     yield from ("", "[]", "null", "{}", "[" * 100000, "\0" * 100)
     yield text.replace("0.8", "NaN")
@@ -91,7 +91,7 @@ def damaged(text):
 
 
 def test_a_damaged_file_is_no_table(folder, capsys):
-    """Nor one of which a row is damaged: rows are looked at before they travel."""
+    """A file that is no table, or has a damaged row, is not read; a new table replaces it."""
     Store().add(ABOUT, ROW)
     path = folder / ABOUT.name
     for text in damaged(path.read_text()):
@@ -115,7 +115,7 @@ def test_others_files_are_not_read(folder):
     with pytest.raises(ValueError, match="1048576"):
         read_file(path)
     path.unlink()
-    os.mkfifo(path)  # at which a reader would wait
+    os.mkfifo(path)  # a reader would block on it
     with pytest.raises(ValueError, match="not a file"):
         read_file(path)
     assert Store().rows(ABOUT) == table.tables() == []
@@ -189,7 +189,7 @@ def test_a_row_is_found_by_half_octaves_and_between_two_that_agree():
 
 @pytest.mark.exhaustive
 def test_readers_never_meet_half_a_table(folder):
-    """While two jobs write one by one."""
+    """Readers find a complete table at any time while two jobs write it."""
     program = (
         "import sys; from dataclasses import replace\n"
         "sys.path.insert(0, sys.argv[1]); from test_policy_table import *\n"

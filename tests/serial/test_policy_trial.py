@@ -1,4 +1,4 @@
-"""Trials of `compcoll.policy.trial`: recorded and made-up times, and which way calls go by them."""
+"""`compcoll.policy.trial`: how trials on recorded and made-up times decide."""
 
 import random
 from math import inf
@@ -17,7 +17,7 @@ QUICK, SLOW = CodecSpeed(1e-12, 1e-12, 0.5), CodecSpeed(1.0, 1.0, 0.5)
 
 
 class FakeCount:
-    """A block as the layer counts it, by a clock of the test's."""
+    """Stand-in for the layer's count of a block, on the test's clock."""
 
     def __init__(self, most, skip=0):
         self.most, self.skip = most, skip
@@ -26,14 +26,14 @@ class FakeCount:
 
 
 class Job:
-    """Calls of one kind in a job, each for as long as ``take(compress, call)`` says, after a pause.
+    """Calls of one kind in a job, each lasting ``take(compress, call)`` seconds, with pauses between.
 
     Attributes
     ----------
     ways : list of bool
-        Whether each call went compressed.
+        True for each compressed call.
     agreed : int
-        How often the ranks met.
+        Number of agreements between the ranks.
     """
 
     def __init__(self, take, nbytes=SMALL, known=None, speed=QUICK, pause=0.0, share=0.5, wire=0.0):
@@ -111,7 +111,7 @@ def test_what_is_much_slower_is_given_up(factor, n_pairs):
 
 
 def test_the_first_calls_of_blocks_and_the_first_pair_are_not_counted():
-    """A network's queues hold calls of the block before; its buckets let the first ones pass."""
+    """The first pair and each block's first calls do not count, since queues and buckets distort them."""
 
     def take(compress, call):
         place = (call - 8) % 8
@@ -126,7 +126,7 @@ def test_the_first_calls_of_blocks_and_the_first_pair_are_not_counted():
 
 
 def test_what_a_bucket_lets_pass_is_not_counted():
-    """Of 1 MiB that a link of 10 Gb/s lets pass at once 64 KiB take their part in five pairs of blocks."""
+    """A bucket of 1 MiB on a 10 Gb/s link speeds up five pairs of blocks of 64 KiB, which do not count."""
 
     def take(compress, call):
         return 0.036 if compress else 0.03 if call < 8 + 5 * 16 else 0.052
@@ -135,7 +135,7 @@ def test_what_a_bucket_lets_pass_is_not_counted():
     job.run(8 + 144 + 1)
     assert job.ways[-1]
     assert job.ended[0].pairs == (3, 3)
-    other = Job(take, wire=0.5)  # what was measured of the link is wrong
+    other = Job(take, wire=0.5)  # a wrong measurement of the link
     other.run(8 + 144 + 1)
     assert len(other.ended) == 1
 
@@ -150,7 +150,7 @@ def test_noise_hides_little(seed):
 
 @pytest.mark.parametrize("pause", [0.5, 3.0])
 def test_pauses_count(pause):
-    """Where a program's own work takes most of the time, compression that saves little of it is not taken."""
+    """Compression is not chosen if it saves little compared with the program's time between calls."""
     job = Job(times(0.8, 1.0), pause=pause)
     job.run(160)
     assert job.ended[0].compress == (pause == 0.5)
@@ -168,7 +168,7 @@ def test_a_trial_that_cannot_pay_is_not_made():
 @pytest.mark.parametrize(
     ("plain", "coding", "is_tried"),
     [
-        # Recorded between two hosts, lossless floats at 1.42; in the comments what compression gains.
+        # Recorded between two hosts with lossless floats at ratio 1.42; comments have compression's gain.
         (33.08, 21.10, True),  # Alltoall of 16 MiB, 5 Gb/s: 1.22
         (31.52, 25.65, True),  # the same with a bucket of 1 MiB: 1.27
         (9.64, 6.70, True),  # Allgather of 4 MiB, 5 Gb/s: 1.21
@@ -209,7 +209,7 @@ def test_calls_go_by_what_is_known_from_the_first_one_on():
     ids=["slower", "data", "quicker"],
 )
 def test_what_is_no_longer_so_is_tried_again(change):
-    """Another network, or other data, than those of the row."""
+    """A known decision is tried again if times or ratios no longer agree with its row."""
     known = Known(True, (0.7, 1.0), (0.7, 1.0), 0.5, (3, 3))
     job = Job(**{"take": times(0.7, 1.0), "known": known, **change})
     job.run(16 + 160)
@@ -219,7 +219,7 @@ def test_what_is_no_longer_so_is_tried_again(change):
 
 
 def test_the_first_calls_of_a_job_are_not_compared():
-    """They wait for connections."""
+    """A job's first calls, which wait for connections, are not compared with known times."""
     known = Known(True, (0.7, 1.0), (0.7, 1.0), 0.5, (3, 3))
     job = Job(lambda compress, call: 20.0 if call < 2 else 0.7, known=known)
     assert all(job.run(100))
@@ -242,7 +242,7 @@ def test_slower_compressed_calls_are_not_tried_again_while_they_are_quicker_than
 
 
 def test_a_bucket_that_outlasts_the_first_trial():
-    """One of 4 MiB at 5 Gb/s, which lets plain calls of 64 KiB pass as quick as memory is."""
+    """A bucket of 4 MiB at 5 Gb/s makes plain calls win the first trial, and compressed ones the second."""
     tokens = float(4 << 20)
 
     def take(compress, call):
@@ -265,7 +265,7 @@ def test_one_hiccup_on_a_link_that_is_quicker_than_it_was_measured_to_be():
 
 
 def test_a_look_finds_that_the_other_way_is_quicker_now():
-    """Plain calls tell nothing of how compressed ones would do: both are tried again now and then."""
+    """A later trial finds that compressed calls have become faster, which plain calls cannot show."""
     quick = Job(lambda compress, call: (0.5 if call > 300 else 1.1) if compress else 1.0)
     quick.run(512 + 400)
     assert [known.compress for known in quick.ended] == [False, True]
@@ -273,7 +273,7 @@ def test_a_look_finds_that_the_other_way_is_quicker_now():
 
 
 def test_looks_that_reverse_each_other_end_in_plain():
-    """As where the data alternate."""
+    """Trials that reverse each other, as with alternating data, are few and end in plain calls."""
     state = {"trial": 0}
 
     def take(compress, call):
@@ -301,7 +301,7 @@ def test_a_busy_machine_begins_few_trials():
     st.floats(0, 1),
 )
 def test_any_times_end_a_trial(series, nbytes, share):
-    """Within its limit, on whatever the clock says, and without NaN."""
+    """Any times end a trial within its limit, without NaN."""
     job = Job(lambda compress, call: series[call % len(series)][compress], nbytes, share=share)
     job.run(8 + (144 if nbytes == SMALL else 36) + 1)
     assert len(job.ended) == 1 or job.kind.known is not None
@@ -309,7 +309,7 @@ def test_any_times_end_a_trial(series, nbytes, share):
 
 
 def test_a_call_that_raised_leaves_its_block_out(monkeypatch):
-    """Its start may not have been seen."""
+    """A block with a call that raised, whose start may be unknown, does not count."""
     monkeypatch.setattr(
         FakeCount, "since", property(lambda self: 0.0, lambda self, value: None), raising=False
     )
