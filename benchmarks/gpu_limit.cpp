@@ -1,7 +1,7 @@
-// What the driver and MPI allow for an Alltoall of GPU memory between two ranks; benchmarks/gpu_limit.py
-// compiles this and calls it. It does what the library has to do, and nothing else: upload the jobs, together
-// or each before its launch, and for each chunk launch, copy frame and result down, send when they have come,
-// and the same upwards for what arrives.
+// Measures the time that the driver and MPI need for an Alltoall of GPU memory between two ranks;
+// benchmarks/gpu_limit.py compiles this file and calls it. The benchmark does only what the library has to
+// do: upload the jobs, together or each before its launch; for each chunk launch, copy frame and result to
+// the host and send them once they are there; and the reverse for arriving chunks.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -12,23 +12,23 @@
 #include <string>
 #include <vector>
 
-// Functions, handles and sizes of MPI, as mpi4py has them.
+// Functions, handles and sizes of MPI, as found by mpi4py.
 struct Mpi {
   void *isend, *irecv, *testsome;
   uint64_t comm, byte, null, status_nbytes;
 };
 struct Exchange {
-  uint64_t block, chunk, frame;  // bytes: of a rank's block, of a chunk, and of what travels for it
+  uint64_t block, chunk, frame;  // bytes: of a rank's block, of a chunk, and of a chunk's message
   uint64_t n, params[2], send, recv;
   uint32_t grid, threads, rank, device, kernels,
-      uploads;  // whether there are copies, launches, an upload for each
+      uploads;  // flags: copies, launches, an upload for each chunk
   uint8_t header[80];
 };
 
 namespace {
 using Address = uint64_t;
 
-// struct Job and struct Result of csrc/cuda/job.cuh, one behind the other.
+// struct Job and struct Result of csrc/cuda/job.cuh, one after the other.
 struct Result {
   int64_t nbytes;
   double bound;
@@ -46,13 +46,13 @@ struct Entry {
 static_assert(sizeof(Entry) == 224 && offsetof(Entry, out) == 64, "csrc/cuda/job.cuh");
 
 constexpr uint64_t header_nbytes = 80, payload_at = 56, checksum_at = 72;  // compcoll/frame.py
-constexpr int streams = 4, most = 64, not_ready = 600;  // the last one is the driver's
+constexpr int streams = 4, most = 64, not_ready = 600;  // not_ready: the driver's error code
 
 struct Side {
   void *stream[streams], *event[most];
   Address frames, entries;
   uint8_t* pinned;
-  Entry* entry;  // pinned as well
+  Entry* entry;  // pinned, too
   Result* result;
 };
 Side down, up;
@@ -101,7 +101,7 @@ void describe(const Exchange& x, Side& side, int k, Address src, Address dst, ui
   side.entry[k].out.wanted = 1;
 }
 
-// A kernel on its entry, which is uploaded, and a copy of what comes of it.
+// Launches a kernel on its uploaded entry, and copies the result.
 void launch(const Exchange& x, void* kernel, Side& side, int k, void* stream) {
   Address job = side.entries + k * sizeof(Entry);
   void* arguments[] = {&job};
@@ -180,7 +180,7 @@ double exchange(const Mpi& mpi, const Exchange& x) {
 }  // namespace
 
 extern "C" const char* limit_problem() { return problem.c_str(); }
-// A module with two kernels, for the GPU whose context is current; -1 where there is a problem.
+// Loads a module with two kernels for the GPU whose context is current; -1 on failure.
 extern "C" double limit_open(const void* image, const char* encode, const char* decode, uint64_t nbytes) try {
   if (!(library = dlopen("libcuda.so.1", RTLD_NOW))) throw std::runtime_error(dlerror());
   void* module;

@@ -1,4 +1,4 @@
-// Collectives with what every rank gives and should have, from the file that cases.py writes.
+// Collectives with every rank's input and expected output, from the file that cases.py writes.
 #pragma once
 #include <fstream>
 #include <memory>
@@ -25,8 +25,8 @@ struct Case {
   std::string name;
   uint32_t dtype;
   std::string codec;
-  double tolerance;  // largest difference from what should be there, 0 of integers
-  std::vector<int32_t> nodes;  // of each rank
+  double tolerance;  // largest difference from the expected value; 0 for integers
+  std::vector<int32_t> nodes;  // node of each rank
   std::vector<Rank> ranks;
 };
 

@@ -1,8 +1,8 @@
 // A stand-in for NVIDIA's driver library, for tests on machines without GPUs. tests/serial/standin.py builds
-// it, with libcuda.so.1 for its soname: a library that is loaded under that name later is this one.
+// it with the soname libcuda.so.1: loading a library of that name later returns this one.
 //
-// Kernels run in the CPU executor (tests/native/executor.h), whose path is the image of every module. Misuse
-// that a driver reports has the driver's error; undefined behaviour ends the process with a message.
+// Kernels run in the CPU executor (tests/native/executor.h); every module's image is the executor's path.
+// Misuse that the driver reports has the driver's error; undefined behaviour ends the process with a message.
 #include <unistd.h>
 
 #include "cuda_call.h"
@@ -20,7 +20,7 @@ namespace {
   std::shared_ptr<Stream> stream; \
   if (int error = find) return error
 
-// The capture beside which a legacy stream cannot be used, or null.
+// The capture that forbids using a legacy stream, or null.
 Capture* captures_beside(const Stream& stream) {
   if (&stream != stream.context->legacy.get()) return nullptr;
   for (const auto& other : driver.active)
@@ -44,14 +44,14 @@ int find_waited(void* handle, std::shared_ptr<Stream>& stream) {
   return stream->capture ? capture_unsupported : success;
 }
 
-// What calls wait for that allocate, free, or load.
+// Waits as the driver does in calls that allocate, free, or load.
 void wait_for_device() {
   if (!thread().quiet) driver.idle(current()->device);
 }
 
 bool is_device(const Block* block) { return block && !is_hosts(block->kind); }
 
-// Whether eight bytes in a row, counted from the first one, are as fresh memory of a device has them.
+// True if eight adjacent bytes, at a multiple of eight from `from`, hold the pattern of fresh device memory.
 bool is_fresh(uint64_t from, uint64_t nbytes) {
   constexpr uint64_t word = Block::poison * uint64_t(0x0101010101010101);
   for (uint64_t i = 0, found; i + 8 <= nbytes; i += 8) {
@@ -97,14 +97,15 @@ int put_copy(uint64_t to, uint64_t from, uint64_t nbytes, void* handle, bool to_
   return success;
 }
 
-// Whether a kernel on a context's device may use an address.
+// True if kernels in a context may access an address.
 bool reachable(const Context* context, uint64_t address, uint64_t nbytes) {
   const Block* block = driver.at(address, nbytes);
   if (block && block->kind == Kind::registered && !driver.maps_registered) return false;
   return block && (block->kind != Kind::device || block->context->device == context->device);
 }
 
-// What is wrong with the jobs of a launch; the addresses are those of struct Job in csrc/cuda/job.cuh.
+// Describes the first fault in the jobs of a launch; the addresses are those in struct Job of
+// csrc/cuda/job.cuh.
 std::string check_addresses(const Context* context, uint64_t jobs, unsigned n) {
   constexpr int words = 8;
   static const std::pair<int, const char*> addresses[] = {
@@ -184,8 +185,8 @@ EXPORT int cuDeviceGet(int* device, int ordinal) {
 
 EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
   ENTER_DEVICE(device);
-  // Multiprocessors, unified addresses, the compute capability, and whether kernels use the host's addresses of
-  // registered memory.
+  // Multiprocessors, unified addresses, the compute capability, and whether kernels access registered memory
+  // at its host addresses.
   *value = attribute == 16 || attribute == 41 ? 1 : attribute == 75 ? 9 : 0;
   if (attribute == 91) *value = driver.maps_registered;
   return success;
@@ -334,7 +335,7 @@ EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t nbytes, vo
 
 EXPORT int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t nbytes, void* stream) {
   if (stub) {
-    constexpr size_t results = 160;  // sizeof(Result) of csrc/cuda/job.cuh, which are left as they are
+    constexpr size_t results = 160;  // sizeof(Result) of csrc/cuda/job.cuh; results are not changed
     if (nbytes >= sizeof stub_header && nbytes % results) memcpy(to, stub_header, sizeof stub_header);
     return success;
   }
@@ -342,7 +343,7 @@ EXPORT int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t nbytes, void* st
   return put_copy(uint64_t(to), from, nbytes, stream, false, true, false);
 }
 
-// Rows from the host to a device alone.
+// Rows from the host to a device only.
 struct Rows {
   size_t from_x, from_y;
   int from_type;
@@ -423,7 +424,7 @@ EXPORT int cuStreamWaitEvent(void* handle, void* event_handle, unsigned) {
   ENTER_STREAM(context, find_target(handle, stream));
   const auto event = driver.events.find(event_handle);
   if (!event) return invalid_handle;
-  if (event->captured)  // the stream takes part in the capture from here on
+  if (event->captured)  // the capture includes the stream from now on
     stream->capture = event->place.stream->capture;
   else if (stream->capture) return capture_isolation;
   else if (event->place.stream) driver.append(stream, {nullptr, {event->place}});

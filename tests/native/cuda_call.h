@@ -1,4 +1,4 @@
-// What every function of the stand-in for NVIDIA's driver does first.
+// The beginning of every function in the stand-in for NVIDIA's driver.
 #pragma once
 #include <atomic>
 #include <dlfcn.h>
@@ -12,7 +12,7 @@ namespace standin {
 
 inline Driver& driver = Driver::get();
 
-// A function of the library, and how often it was called.
+// A function of the library, and its number of calls.
 struct Site {
   const char* name;
   std::atomic<long> count{0};
@@ -29,7 +29,7 @@ inline long fail_at = -1, calls = 0;
 inline int fail_code = 0;
 inline std::map<std::string, int> failing_launches;
 
-// Whether this thread has the lock of a Python interpreter in this process.
+// True if this thread holds the lock of a Python interpreter in this process.
 inline bool has_interpreter() {
   static std::atomic<void*> functions[2];
   static const char* const names[] = {"Py_IsInitialized", "PyGILState_Check"};
@@ -42,7 +42,7 @@ inline bool has_interpreter() {
 
 inline Context* current() { return thread().contexts.empty() ? nullptr : thread().contexts.back(); }
 
-// Whether another capture forbids what it calls unsafe; those captures are invalid from here on.
+// True if a capture forbids a call that is unsafe for it; such captures become invalid.
 inline bool capture_forbids() {
   bool found = false;
   if (thread().capture_mode == 2) return false;
@@ -57,7 +57,7 @@ inline bool capture_forbids() {
 
 enum Needs { nothing = 0, context = 1, no_capture = 2, no_init = 4 };
 
-// One call of a function: holds the lock, counts, and checks what every function does.
+// One call of a function: holds the lock, counts the call, and makes the checks that all functions share.
 struct Call {
   int error = success;
   Call(Site& site, int needs) {

@@ -1,9 +1,9 @@
-// How tests control the stand-in for NVIDIA's driver, and what they read.
+// Controls of the stand-in for NVIDIA's driver, and state that tests read.
 #include "cuda_call.h"
 
 using namespace compcoll::standin;
 
-// They may be called at any time, and are not counted.
+// Control functions may be called at any time, and are not counted.
 #define LOCK                \
   thread().call = __func__; \
   std::lock_guard<std::mutex> lock(driver.mutex)
@@ -13,40 +13,40 @@ EXPORT void standin_set_seed(uint64_t seed) {
   driver.random.seed(seed);
 }
 
-// Operations run as soon as they are appended.
+// Operations run as soon as they are enqueued.
 EXPORT void standin_eager(int on) {
   LOCK;
   driver.eager = on;
 }
 
 // Launches and copies do nothing, events are complete, nothing is checked: for benchmarks of callers. Frames
-// that are copied to the host have this header of 80 bytes; null: the driver is no stub.
+// that are copied to the host get this header of 80 bytes; null: normal operation.
 EXPORT void standin_stub(const void* header) {
   if (header) memcpy(stub_header, header, sizeof stub_header);
   stub = header != nullptr;
 }
 
-// Copies to the host of device memory that nothing has written fail.
+// Copies of unwritten device memory to the host fail.
 EXPORT void standin_fail_on_fresh(int on) { fails_on_fresh = on; }
 
-// All calls but the next k fail. k < 0: none do.
+// All calls after the next k fail. k < 0: no call fails.
 EXPORT void standin_fail_from(long k, int code) {
   LOCK;
   fail_at = k, fail_code = code, calls = 0;
 }
 
-// Launches of a kernel fail. Code 0: they do not.
+// Launches of a kernel fail. Code 0: they succeed.
 EXPORT void standin_fail_launch(const char* name, int code) {
   LOCK;
   if (code) failing_launches[name] = code;
   else failing_launches.erase(name);
 }
 
-// The calling thread's calls are a test's own: they are not counted, do not fail, and do not wait for other
-// streams.
+// The calling thread's calls belong to the test itself: they are not counted, do not fail, and do not wait
+// for other streams.
 EXPORT void standin_quiet(int change) { thread().quiet += change; }
 
-// Appends an operation that ends when `standin_release` is called.
+// Enqueues an operation that ends when `standin_release` is called.
 EXPORT int standin_hold(void* handle) {
   LOCK;
   std::shared_ptr<Stream> stream;
@@ -66,20 +66,20 @@ EXPORT int standin_release(void* handle) {
   return success;
 }
 
-// Bytes of device memory (0) or pinned memory (1) that there are; less than 0: any number.
+// Available bytes of device memory (0) or pinned memory (1); negative: unlimited.
 EXPORT void standin_budget(int pinned, int64_t nbytes) {
   LOCK;
   driver.budgets[pinned != 0] = nbytes;
 }
 
-// Whether memory of callers can be registered, and kernels reach it by its addresses.
+// allowed: callers' memory can be registered; maps: kernels reach it at its host addresses.
 EXPORT void standin_register(int allowed, int maps) {
   LOCK;
   driver.refuses_registering = !allowed, driver.maps_registered = maps;
 }
 
-// Lines of a name and a number: of a device's kernels, or (-1) of the functions. Returns the length, also
-// where that is more than there is room for.
+// Lists names with numbers, one per line: launches of a device's kernels, or (-1) calls of functions. Returns
+// the length, even if it exceeds `room`.
 EXPORT long standin_list(int device, char* to, long room) {
   LOCK;
   std::string text;
@@ -93,7 +93,7 @@ EXPORT long standin_list(int device, char* to, long room) {
   return long(text.size());
 }
 
-// Copies between host and device (0), those of them with pageable memory (1), and bytes that were copied to the
+// Number of copies between host and device (0), of those with pageable memory (1), and bytes copied to the
 // host (2), to the device (3), and between devices (4).
 EXPORT long standin_copies(int device, int what) {
   LOCK;
@@ -102,8 +102,8 @@ EXPORT long standin_copies(int device, int what) {
   return what > 1 ? counts.nbytes[what - 2] : what ? counts.pageable : counts.copies;
 }
 
-// How many there are: 0 streams with handles, 1 events, 2 operations, 3 retained primary contexts, 4 blocks of
-// device memory, 5 of pinned memory; 6 bytes that are registered.
+// Numbers of live objects: 0 streams with handles, 1 events, 2 operations, 3 retained primary contexts, 4
+// blocks of device memory, 5 blocks of pinned memory; 6 registered bytes.
 EXPORT long standin_live(int what) {
   LOCK;
   long n = 0;
@@ -126,8 +126,8 @@ EXPORT void standin_drain(int device, int wait) {
   while (driver.step(device)) {}
 }
 
-// Whether no guard and no freed memory was written to, no operation is left, and no fault happened. What is
-// wrong goes to the standard error output, and is forgotten.
+// True if no guard and no freed memory was written to, no operation is left, and no fault occurred. Prints
+// problems to stderr, and forgets them.
 EXPORT int standin_sound() {
   LOCK;
   return driver.sound();

@@ -1,7 +1,8 @@
 // State of the stand-in for NVIDIA's driver (cuda.cpp): contexts, streams of operations, events, and memory.
 //
-// An operation runs when a caller asks whether some work is done: one of a random stream for each question. A
-// call that waits runs what it needs and nothing else. So an order that nobody asked for does not hold.
+// Operations run when a caller asks whether some work is done: one operation of a random stream for each
+// query. A waiting call runs only the operations that it depends on. So no order holds unless the program has
+// enforced it.
 #pragma once
 #include <algorithm>
 #include <condition_variable>
@@ -55,7 +56,7 @@ struct Context {
   uint64_t handle;
   int device;
   int retains = 0;
-  int error = 0;  // that all calls return after a fault
+  int error = 0;  // returned by all calls after a fault
   std::shared_ptr<Stream> legacy = {};
   std::map<std::thread::id, std::shared_ptr<Stream>> per_thread = {};
 };
@@ -67,7 +68,7 @@ struct Capture {
   bool invalid = false;
 };
 
-// A place in a stream.
+// A position in a stream.
 struct Place {
   std::shared_ptr<Stream> stream;
   uint64_t number = 0;
@@ -77,7 +78,7 @@ struct Place {
 struct Operation {
   std::function<void()> run = {};
   std::vector<Place> after = {};
-  bool host = false;  // a function of the caller's, which runs without the lock
+  bool host = false;  // a function of the caller, which runs without the lock
   bool held = false;  // until `standin_release`
 };
 
@@ -111,7 +112,7 @@ struct Event {
 enum class Kind { device, managed, pinned, registered };
 inline bool is_hosts(Kind kind) { return kind == Kind::pinned || kind == Kind::registered; }
 
-// Memory with guards on both sides, but for a caller's that was registered.
+// Memory with guards on both sides, unless a caller registered it.
 struct Block {
   static constexpr uint64_t guard = 512;
   static constexpr uint8_t poison = 0xA5, freed = 0x5A;
@@ -130,12 +131,12 @@ struct Block {
   }
 };
 
-// What a thread has of its own; never freed, as static destructors make calls too.
+// State of a thread; never freed, because static destructors make calls, too.
 struct Thread {
   std::vector<Context*> contexts;
   int in_host_function = 0, quiet = 0;
   int capture_mode = 0;
-  const char* call = "?";  // the function that runs
+  const char* call = "?";  // the current function
 };
 inline Thread& thread() {
   static thread_local Thread* mine = new Thread;
@@ -152,7 +153,7 @@ inline Thread& thread() {
   abort();
 }
 
-// Handles count up and are never used twice, so that one which was destroyed is known.
+// Handles increase and are never reused, so that destroyed ones are recognised.
 template <class T>
 struct Table {
   uint64_t kind, made = 0;
@@ -200,7 +201,7 @@ class Driver {
   bool initialized = false, eager = false, refuses_registering = false, maps_registered = true;
   int n_devices = 0;
   std::vector<std::unique_ptr<Context>> contexts;  // the primary ones of all devices
-  std::vector<std::shared_ptr<Stream>> active;  // streams, those without handles too
+  std::vector<std::shared_ptr<Stream>> active;  // streams, including those without handles
   Table<Stream> streams{1};
   Table<Event> events{2};
   Table<Module> modules{3};
@@ -208,7 +209,7 @@ class Driver {
   std::map<uint64_t, Block> blocks;
   int64_t budgets[2] = {-1, -1}, used[2] = {0, 0};  // of device memory and of pinned memory
   Counts counts[max_devices];
-  // Seconds after which a call ends the process that waits for a held operation or a host function.
+  // A call that waits for a held operation or a host function ends the process after so many seconds.
   static constexpr double patience = 20;
   std::mt19937_64 random;
 
@@ -227,7 +228,7 @@ class Driver {
     return active.back();
   }
 
-  // Appends an operation; returns its number, or 0 where the stream captures.
+  // Appends an operation; returns its number, or 0 if the stream is capturing.
   uint64_t append(const std::shared_ptr<Stream>& stream, Operation operation) {
     if (stream->capture) return 0;
     Context* context = stream->context;
@@ -246,7 +247,8 @@ class Driver {
     return number;
   }
 
-  // Runs operations until a stream has reached a place. Held ones are waited for, or else end this.
+  // Runs operations until a stream has reached a place. Waits for held ones, or (not wait) returns at such a
+  // one.
   void run_to(const Place& place, bool wait = true) {
     double waited = 0;
     while (!place.reached()) {
@@ -268,7 +270,7 @@ class Driver {
     }
   }
 
-  // Runs one operation of any stream of a device, or of all devices (-1); false where none can run.
+  // Runs one operation of any stream of a device, or of all devices (-1); false if none can run.
   bool step(int device = -1) {
     std::vector<Stream*> able;
     for (const auto& stream : active)
@@ -306,7 +308,7 @@ class Driver {
     return success;
   }
 
-  // The caller's memory, which counts as pinned and gets all of its pages.
+  // Registers the caller's memory, which then counts as pinned and has all of its pages.
   int add(Context* context, uint8_t* memory, uint64_t size) {
     if (refuses_registering || at(uint64_t(memory), size))
       return refuses_registering ? not_permitted : registered;
@@ -317,7 +319,7 @@ class Driver {
     return success;
   }
 
-  // The memory that these bytes are in; with no bytes, also where they begin at its end.
+  // The memory block that contains these bytes; for zero bytes, the end of a block is allowed.
   const Block* at(uint64_t address, uint64_t nbytes) const {
     auto after = blocks.upper_bound(address);
     if (after == blocks.begin()) return nullptr;
@@ -342,7 +344,7 @@ class Driver {
     return blocks.erase(where);
   }
 
-  // Notes something that a test has to fail for, at `standin_sound`.
+  // Records a problem that makes a test fail, at `standin_sound`.
   __attribute__((format(printf, 2, 3))) void report(const char* format, ...) {
     char text[600];
     va_list args;
@@ -357,7 +359,7 @@ class Driver {
     if (!context->error) context->error = code;
   }
 
-  // Whether nothing was written where it may not be, nor went wrong; forgets what did.
+  // True if no forbidden memory was written to and nothing went wrong; forgets the problems.
   bool sound() {
     for (auto& [address, block] : blocks)
       if (!block.guarded()) {
@@ -381,7 +383,7 @@ class Driver {
     stream.busy = true;
     Operation operation = std::move(stream.operations.front());
     stream.operations.front() = {};
-    const bool host = operation.host && !stream.context->error;  // none of them is called after a fault
+    const bool host = operation.host && !stream.context->error;  // no host function is called after a fault
     if (host) {
       mutex.unlock();
       thread().in_host_function++;

@@ -1,5 +1,6 @@
-// The engine on ranks that are threads of this process, for sanitizers: `driver FILE`, with the file of cases.py.
-// Several collectives are under way at once on each rank, some waited for, some left to the progress thread.
+// Runs the engine on ranks that are threads of this process, for sanitizers: `driver FILE`, with the file of
+// cases.py. Several collectives are in flight at once on each rank; the caller waits for some, and the
+// progress thread completes the others.
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -18,7 +19,7 @@ namespace standin {
 namespace {
 
 using engine::End;
-constexpr int repeats = 3;  // each collective is waited for once, and left to the progress thread twice
+constexpr int repeats = 3;  // each collective is waited for once, and completed by the progress thread twice
 std::atomic<int> failures{0};
 
 bool check(bool ok, const std::string& what) {
@@ -77,7 +78,7 @@ struct Part {
 
 bool never() { return false; }
 
-// A run that is left to the progress thread.
+// A run that the progress thread completes.
 class Left : public engine::PendingTask {
  public:
   explicit Left(engine::Engine& engine) : engine_(engine) { poll_without_rest(); }
@@ -92,7 +93,7 @@ class Left : public engine::PendingTask {
   std::promise<End> result_;
 };
 
-// All cases at once on a rank, with threads of its own.
+// All cases at once on a rank with its own threads.
 void all_at_once(World& world, const std::vector<Case>& cases, int rank, int workers) {
   engine::Engine engine(true, 60);
   engine.set_workers(workers, engine::Help::ALWAYS);
@@ -108,7 +109,8 @@ void all_at_once(World& world, const std::vector<Case>& cases, int rank, int wor
       if ((i + round) % 3) engine.progress().add(left.back(), parts.back()->run);
     }
     for (size_t i = 0; i < parts.size(); i++) {
-      // A third each is waited for by its driver, by somebody beside the progress thread, and by its end alone.
+      // A third each: a caller progresses the run, a caller waits beside the progress thread, or nobody
+      // waits.
       End end;
       if (!left[i]->submitted()) {
         end = engine.wait({parts[i]->run}, 1e9, never);
@@ -126,7 +128,7 @@ void all_at_once(World& world, const std::vector<Case>& cases, int rank, int wor
   }
 }
 
-// A byte changes on its way: whoever it concerns fails, and everybody ends.
+// If a byte of a message is damaged, at least one rank reports an error, and all ranks finish.
 void damaged(const std::vector<Case>& cases) {
   for (const Case& one : cases) {
     if (one.ranks.size() < 2) continue;
@@ -147,7 +149,7 @@ void damaged(const std::vector<Case>& cases) {
   }
 }
 
-// Nobody else takes part: the wait is given up, or broken off.
+// Without any other rank, a wait ends by the stall limit, or by an interrupt.
 void alone(const Case& one) {
   World world;
   engine::Engine impatient(true, 0.05);
@@ -167,7 +169,7 @@ void alone(const Case& one) {
         "a wait is broken off");
 }
 
-// Without a thread of its own, calls move on what was left.
+// Without a progress thread, calls of `step` and `wait` complete pending runs.
 void without_thread(const std::vector<Case>& cases) {
   World world;
   const Case& one = cases[0];
@@ -186,7 +188,7 @@ void without_thread(const std::vector<Case>& cases) {
   for (auto& thread : threads) thread.join();
 }
 
-// Notes whether MPI progresses before anything is sent.
+// Records whether MPI progresses before anything is sent.
 class Watched : public Wire {
  public:
   Watched(Network& network, bool& early) : Wire(network, 0, 0), early_(early) {}
@@ -209,7 +211,7 @@ int64_t slow_encode(void*, uint64_t, engine::Header*, const void*, void*) {
   return engine::Callbacks::FAILED;
 }
 
-// However long it takes to encode what a rank sends beside what it receives, it is sent before MPI progresses.
+// Frames are sent before MPI progresses, however long encoding them takes.
 void announced(const Case& one) {
   World world;
   engine::Engine engine(false, 60);

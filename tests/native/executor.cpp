@@ -1,9 +1,10 @@
-// Launch of a kernel, in the shared library that tests/serial/executor.py makes of this and of all kernels' files.
+// Launching a kernel in the shared library that tests/serial/executor.py builds from this file and all
+// kernels.
 #include "executor.h"
 
-// Runs a kernel on one job array. flush: whether float operators flush subnormals; no kernel of float64 may
-// be run so, because the processor would flush those too. resident: blocks that run at a time, at most. Returns
-// what went wrong, or null.
+// Runs a kernel on one job array. flush: float operators flush subnormals; not allowed for kernels of
+// float64, because the processor would flush its subnormals, too. resident: most blocks that run at a time.
+// Returns an error message, or null.
 extern "C" __attribute__((visibility("default"))) const char* executor_launch(
     void (*kernel)(const void*), unsigned grid_x, unsigned grid_y, unsigned threads, const void* jobs,
     int flush, uint64_t seed, int resident) {

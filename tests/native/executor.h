@@ -1,8 +1,8 @@
-// CUDA's device code on the CPU, for tests: what csrc/cuda needs of the language, made of C++. Not a way to
-// compute: the threads are fibers that take turns (fibers.h).
+// CUDA device code on the CPU, for tests: the parts of the language that csrc/cuda needs, in C++. For
+// checking only, not for speed: threads are fibers that take turns (fibers.h).
 //
-// Float32 operators flush subnormals as CuPy's -ftz=true makes them do. Memory is sequentially consistent, so
-// fences that are missing are not found.
+// Float32 operators flush subnormals, as under CuPy's -ftz=true. Memory is sequentially consistent, so
+// missing fences are not detected.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -21,7 +21,7 @@
 
 namespace executor {
 
-// All of these kernels' are the whole warp's.
+// All masks in these kernels are the whole warp's.
 inline void check(unsigned mask, const Place& place) {
   if (mask != ~0u) fail("%s of the lanes %08x at %s:%d", place.what, mask, place.file, place.line);
 }
@@ -49,7 +49,7 @@ inline unsigned ballot(unsigned mask, bool predicate, Place place) {
 
 constexpr unsigned flush = 0x8040;  // MXCSR: flush to zero, denormals are zero
 
-// An operation with subnormals; volatile keeps it between the two changes of mode.
+// Computes with subnormals; volatile keeps the operation between the two changes of mode.
 template <class F, class Op>
 __attribute__((noinline)) auto unflushed(F a, Op op, F b = F()) {
   volatile F x = a, y = b;
@@ -60,7 +60,7 @@ __attribute__((noinline)) auto unflushed(F a, Op op, F b = F()) {
   return decltype(op(a, b))(r);
 }
 
-// A scope in which nothing is flushed.
+// In this scope, nothing is flushed.
 struct Unflushed {
   const unsigned mode = _mm_getcsr();
   Unflushed() { _mm_setcsr(mode & ~flush); }
@@ -73,7 +73,7 @@ struct Unflushed {
 #define blockIdx executor::block_index
 #define gridDim executor::grid_size
 
-// Parameters that a call leaves out: where it stands.
+// Default arguments with the position of the call.
 #define CC_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 inline void __syncthreads(CC_PLACE) { executor::block_wait({"__syncthreads", file, line}); }
@@ -96,8 +96,8 @@ inline unsigned __ballot_sync(unsigned mask, bool predicate, CC_PLACE) {
   return executor::ballot(mask, predicate, {"__ballot_sync", file, line});
 }
 
-// Functions that the compiler's checks (-fsanitize=alignment,shift,bounds) call; the first that each is given is the
-// place in the source.
+// Functions called by the compiler's checks (-fsanitize=alignment,shift,bounds); their first argument points
+// to the position in the source.
 namespace executor {
 struct Checked {
   const char* file;

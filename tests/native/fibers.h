@@ -1,14 +1,15 @@
-// The threads of a launch as fibers of one CPU thread, and the order in which they take turns. For executor.h.
+// The threads of a launch as fibers of one CPU thread, and the order in which they run. For executor.h.
 //
-// A seed makes the order: 0 runs block after block, each warp in turn. Any other seed admits a few blocks at
-// a time, as a GPU does, in a random order, and lets them and their warps advance unevenly, and the lanes of
-// a warp up or down between two barriers, so that each meets what others have not done yet. A block that has
-// called pause() shares the processor with others from then on; before, it runs alone. What no order brings
-// to an end is told: a barrier that some threads never reach, and a wait for what no admitted block will say.
+// The seed determines the order. 0 runs block after block, each warp in turn. Any other seed admits a few
+// blocks at a time in a random order, as a GPU does, and lets them and their warps advance unevenly, and the
+// lanes of a warp run up or down between two barriers, so that each meets unfinished work of others. A block
+// that has called pause() shares the processor with others afterwards; before, it runs alone. Deadlocks are
+// reported: a barrier that some threads never reach, and a wait for a value that no admitted block will
+// publish.
 //
-// Told with its place is also what a GPU would pass over: threads that meet at barriers of different kinds or
-// at different places, and a shared variable's neighbours, which are pages without access (executor.h has what
-// the compiler checks). What goes on between two barriers is not interleaved.
+// Faults that a GPU would ignore are reported with their position, too: threads that meet at barriers of
+// different kinds or at different positions, and accesses beside a shared variable, where pages without
+// access are (executor.h has the compiler's checks). Execution between two barriers is not interleaved.
 #pragma once
 #include <csetjmp>
 #include <csignal>
@@ -29,7 +30,7 @@ struct Dim { unsigned x, y; };
 inline Dim thread_index, block_index, grid_size;
 
 constexpr int max_threads = 512, max_resident = 48, stack_nbytes = 64 << 10;
-constexpr int patience = 200;  // rounds that blocks get to stop waiting for each other
+constexpr int patience = 200;  // rounds after which blocks that wait for each other are a deadlock
 
 struct Fiber {
   ucontext_t context;
@@ -37,7 +38,7 @@ struct Fiber {
   bool started, done;
 };
 
-// Place of a thread in the source.
+// Position of a thread in the source.
 struct Place {
   const char *what, *file;
   int line;
@@ -46,18 +47,17 @@ struct Place {
   }
 };
 
-// Something that all of some threads have to reach before any goes on.
+// A barrier for a group of threads.
 struct Barrier {
   int arrived = 0;
   unsigned generation = 0;
-  Place place = {};  // of the first to arrive
+  Place place = {};  // of the first thread to arrive
 };
 
-// A variable that ends where a page without access begins; what is left of the page that it begins in has a
-// pattern.
+// A shared variable that ends at a page without access. The rest of its first page is filled with a pattern.
 struct Shared {
   static constexpr size_t page = 4096;
-  unsigned launch = 0, block = 0;  // whose it is
+  unsigned launch = 0, block = 0;  // the owner
   char *pages = nullptr, *data = nullptr;
   size_t nbytes = 0;
 
@@ -103,9 +103,9 @@ inline Block* block;
 inline int current, n_threads, shared_variables;
 inline jmp_buf scheduler;
 inline bool moved, interleaved;
-inline char problem[400];  // of the launch, or empty
+inline char problem[400];  // error message of the launch, or empty
 inline unsigned launches, started, stalled;
-inline uint64_t state;  // of the random numbers; 0: there are none
+inline uint64_t state;  // of the random numbers; 0: none are used
 inline void (*kernel)(const void*);
 inline const void* argument;
 
@@ -119,7 +119,7 @@ inline void yield() {
   if (!_setjmp(block->fibers[current].state)) _longjmp(scheduler, 1);
 }
 
-// Ends the launch, from one of its threads.
+// Ends the launch with an error, from one of its threads.
 template <class... Args>
 [[noreturn]] void fail(const char* format, Args... args) {
   const int n = snprintf(problem, sizeof problem, "thread %d of block %u, %u: ", current, block->index.x,
@@ -147,7 +147,7 @@ inline void wait(Barrier& barrier, int of, Place place) {
 inline void warp_wait(Place place) { wait(block->warps[current / 32], 32, place); }
 inline void block_wait(Place place) { wait(block->barrier, n_threads, place); }
 
-// Switch where blocks talk to each other: others may come first.
+// Yields where blocks communicate, so that others may run first.
 inline void pause() {
   interleaved = true;
   if (random(4)) return;
@@ -160,7 +160,7 @@ inline void waits() {
   moved = true;
   yield();
 }
-// Others may find what they look for.
+// A value was published, so waiting blocks may proceed.
 inline void published() {
   stalled = 0;
   for (auto& b : blocks)
@@ -179,13 +179,13 @@ T& shared(Tag) {
   return *reinterpret_cast<T*>(s.data);
 }
 
-// Handler of a fault for want of access: ends the launch where it is a thread's beside a shared variable.
+// Handler of access faults: ends the launch if a thread accessed memory beside a shared variable.
 inline struct sigaction before_launch;
 inline void on_fault(int, siginfo_t* about, void*) {
   if (block)
     for (const Shared& s : block->shared)
       if (s.has(about->si_addr)) fail("an access beside a shared variable");
-  sigaction(SIGSEGV, &before_launch, nullptr);  // of others, who get it again
+  sigaction(SIGSEGV, &before_launch, nullptr);  // not ours: raised again for the handler before
 }
 
 inline void begin() {
@@ -211,8 +211,8 @@ __attribute__((noinline)) inline void resume() {
   _longjmp(fiber.state, 1);
 }
 
-// Every thread once, or until one fails, but for the warps that chance leaves out, for so long that others get far ahead. Returns
-// how many are not done.
+// Runs every thread once, or until one fails, except random warps that sleep while others get far ahead.
+// Returns the number of unfinished threads.
 inline int round() {
   const int warps = (n_threads + 31) / 32, first = int(random(unsigned(warps)));
   const bool backwards = random(2);
@@ -246,7 +246,7 @@ inline void admit(Block& b, Dim index) {
   for (int i = 0; i < n_threads; i++) b.fibers[i].started = b.fibers[i].done = false;
 }
 
-// The block that goes on, or null where none is left.
+// The next block to run, or null if none is left.
 inline Block* choose(std::vector<Dim>& order, int resident) {
   Block* running[max_resident];
   int n = 0;
@@ -267,7 +267,7 @@ inline Block* choose(std::vector<Dim>& order, int resident) {
   return running[first];
 }
 
-// Runs all blocks, so many at a time at most. Returns null, or what is wrong.
+// Runs all blocks, at most `most` at a time. Returns null, or an error message.
 inline const char* run_blocks(uint64_t seed, int most) {
   std::vector<Dim> order;
   for (unsigned i = grid_size.x * grid_size.y; i-- > 0;)

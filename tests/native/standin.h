@@ -1,4 +1,4 @@
-// MPI for ranks that are threads of one process: messages meet in a table of mailboxes.
+// MPI for ranks that are threads of one process: messages are matched in a table of mailboxes.
 #pragma once
 #include <cstring>
 #include <deque>
@@ -14,15 +14,16 @@
 namespace compcoll {
 namespace standin {
 
-// Matches messages by sender, receiver and tag, in order. Small ones are sent before anybody wants them.
+// Matches messages by sender, receiver and tag, in order. Small messages are eager: sent before a receive is
+// posted.
 class Network {
  public:
   static constexpr uint64_t eager_nbytes = 4096;
 
   struct Post {
     uint64_t nbytes = 0;
-    std::vector<uint8_t> copy;      // of what was sent early
-    const uint8_t* data = nullptr;  // of what was not
+    std::vector<uint8_t> copy;      // of an eager message
+    const uint8_t* data = nullptr;  // of other messages
     bool done = false;
     int error = 0;
   };
@@ -69,7 +70,7 @@ class Network {
     return want;
   }
 
-  // A byte of so many messages, the next ones that are not empty, arrives changed.
+  // The next so many non-empty messages arrive with one byte changed.
   int damaged = 0;
   std::mutex mutex;
 
@@ -90,11 +91,11 @@ class Network {
   std::map<Key, std::deque<std::shared_ptr<Want>>> wants_;
 };
 
-// What ranks have between them: messages, and the memory that those of a node share.
+// Shared by the ranks: messages, and the memory of each node.
 struct World {
   static constexpr int most = 4;
 
-  // Where memory is scarce, every other rank has none in its segment.
+  // If memory is scarce, every other rank has an empty segment.
   explicit World(bool is_scarce = false) {
     for (int rank = 0; rank < most; rank++) {
       const uint64_t nbytes = is_scarce && rank % 2 ? 0 : engine::memory_part << 30;

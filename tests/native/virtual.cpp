@@ -9,7 +9,7 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// Worlds have up to 65,536 ranks.
+// For worlds of up to 65,536 ranks.
 uint64_t key(int32_t source, int32_t rank, int32_t tag) {
   return uint64_t(uint32_t(tag)) << 32 | uint64_t(uint32_t(source)) << 16 | uint32_t(rank);
 }
@@ -20,7 +20,7 @@ int32_t pop(std::priority_queue<int32_t, std::vector<int32_t>, std::greater<int3
   return first;
 }
 
-// The first that waits there, NONE where nothing does.
+// The first operation or message waiting under this key; NONE if there is none.
 int32_t take(std::unordered_map<uint64_t, std::deque<int32_t>>& waiting, uint64_t key) {
   auto found = waiting.find(key);
   if (found == waiting.end()) return NONE;
@@ -130,7 +130,7 @@ void World::go_on(int32_t index) {
   }
 }
 
-// True if a processor was given a message's part of its time, or none was needed.
+// True if a message occupied a processor, or needed none.
 bool World::handle_message(int32_t index) {
   Rank& rank = ranks_[index];
   if (!rank.sends.empty()) {
@@ -150,7 +150,7 @@ bool World::handle_message(int32_t index) {
   return true;
 }
 
-// A processor of a rank works, once a core is free.
+// Occupies a processor of a rank, once a core is free.
 void World::occupy(int32_t rank, double seconds, What what, int32_t op, int32_t message) {
   double start = now_;
   if (machine_.cores) {
@@ -210,7 +210,7 @@ double World::seconds_of(Rank& rank, const Op& op) {
   }
 }
 
-// Seconds of coding; the next operand is fetched while this one is coded.
+// Seconds of coding; the next operand is fetched during coding.
 double World::coding(double nbytes, double speed, double moved, double read) const {
   return std::max(nbytes / speed, moved / machine_.memory) + read / machine_.memory + machine_.call;
 }
@@ -227,7 +227,7 @@ void World::send(int32_t index, int32_t op) {
   int32_t simulated = int32_t(ranks_.size()), place = send_op.peer % simulated, away = send_op.peer - place;
   int32_t source = flip_ ? index ^ away : (index - away + size_) % size_;
   const int32_t near = machine_.ranks_per_node;
-  if (!flip_ && simulated == 1 && near > 1)  // nodes and places apart
+  if (!flip_ && simulated == 1 && near > 1)  // distances of nodes and of positions in them are separate
     source = (size_ - send_op.peer / near * near) % size_ + (near - send_op.peer % near) % near;
   const LinkSpeed& by = link(index, send_op.peer);
   uint64_t nbytes = rank.frame_nbytes[send_op.frame];
@@ -245,7 +245,7 @@ void World::send(int32_t index, int32_t op) {
   at(left - seconds + by.latency, REACHED, place, NONE, number);
 }
 
-// The first byte is at the port of the node, or of the rank.
+// The first byte has reached the port of the node, or of the rank.
 void World::enter(int32_t index, int32_t number) {
   const LinkSpeed& by = link(index, log_[number].source);
   double* port = &by == &machine_.node ? &in_[index] : &nic_in_[index / machine_.ranks_per_node];
@@ -265,7 +265,7 @@ void World::expect(int32_t index, int32_t op) {
   if (log_[number].arrived) deliver(number);
 }
 
-// The last byte is there, and was fetched.
+// The last byte has arrived, and a processor has fetched it.
 void World::deliver(int32_t number) {
   Message& message = log_[number];
   message.arrived = true;

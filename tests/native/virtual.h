@@ -1,9 +1,9 @@
-// Schedules of many ranks in virtual time: how long they take where codecs, cores and links are as fast as
-// somebody says, and whether all messages meet.
+// Schedules of many ranks in virtual time: their duration for given speeds of codecs, cores and links, and
+// whether all messages are matched.
 //
-// A rank has one processor and those of its workers. A processor that is free takes messages first, then the
-// earliest operation that is ready, and finishes it. Messages pass one after another through the ports at
-// both ends, cut through.
+// A rank has one processor, plus one for each worker. A free processor handles messages first, then runs the
+// earliest ready operation to its end. Messages pass through the ports at both ends one after another, cut
+// through.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -21,7 +21,7 @@ namespace engine {
 
 struct LinkSpeed {
   double latency, bandwidth;  // seconds, bytes per second
-  double overhead, cpu;  // seconds of a processor at either end for a message, and for each of its bytes
+  double overhead, cpu;  // seconds of a processor at either end, per message and per byte
 };
 
 // The simulated machine; benchmarks/simulation/virtual.py documents its fields.
@@ -35,7 +35,7 @@ struct Machine {
   int itemsize;
 };
 
-// An operation, or a processor's part in a message, as it ran; or a message on its way out of a port.
+// An operation, or a processor's work on a message, as it ran; or a message leaving a port.
 struct Interval {
   int32_t rank, op;
   double start, end;
@@ -44,24 +44,25 @@ struct Interval {
 
 class World {
  public:
-  // The schedules of the first ranks of a world of `size`. Where these are fewer they stand for all: what one
-  // of them sends to another rank comes, at that time, from the rank that stands to its place among them as
-  // it stands to the addressee: where `flip` by the bits in which ranks differ, else by distance; one rank of
-  // several on a node by the distance of nodes, and by that of places in them.
+  // The schedules of the first ranks in a world of `size`. If there are fewer than `size`, they represent all
+  // ranks by symmetry: a message that a simulated rank sends to another rank counts as arriving, at that
+  // time, at the simulated rank that represents the addressee, from a source at the same relative position.
+  // Positions differ by bits (XOR) with `flip`, else by distance. For one simulated rank on nodes of several
+  // ranks, distances of nodes and of positions in them are separate.
   World(const std::vector<std::shared_ptr<Schedule>>& schedules, const Machine& machine, int size, bool flip,
         bool records);
 
-  // Seconds until the last rank is done, or is stuck.
+  // Seconds until the last rank is done or stuck.
   double run();
 
-  std::vector<int32_t> stuck() const;  // ranks that wait for ever
-  size_t lost() const;  // messages that nobody receives
+  std::vector<int32_t> stuck() const;  // ranks that wait forever
+  size_t lost() const;  // messages that are never received
   uint64_t messages = 0, wire_nbytes = 0;
-  std::vector<Interval> intervals;  // where they were to be recorded
+  std::vector<Interval> intervals;  // if they are recorded
 
  private:
   struct Message {
-    int32_t rank, recv;  // who receives it, by which operation; NONE as long as nobody wants it
+    int32_t rank, recv;  // receiver and its operation; NONE while unmatched
     int32_t source;
     uint64_t nbytes;
     bool arrived;
@@ -84,10 +85,10 @@ class World {
   struct Rank {
     std::shared_ptr<const Schedule> schedule;
     std::vector<int32_t> n_deps;
-    std::vector<bool> settled;  // frames whose values stand where they were to be put
+    std::vector<bool> settled;  // frames whose decoded values have been written in place
     std::vector<uint64_t> frame_nbytes;
     Ready work, idle, receives, sends;
-    std::deque<int32_t> arrived;  // messages that a processor has to fetch
+    std::deque<int32_t> arrived;  // messages that a processor has yet to fetch
     int processors;
     size_t remaining;
   };
@@ -114,10 +115,10 @@ class World {
   uint64_t count_ = 0;
   std::vector<Rank> ranks_;
   std::vector<Message> log_;
-  std::vector<double> out_, in_, nic_out_, nic_in_;  // when ports are free again
+  std::vector<double> out_, in_, nic_out_, nic_in_;  // times at which ports are free again
   std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events_;
   std::priority_queue<double, std::vector<double>, std::greater<double>> cores_;
-  // Messages and receives that have not met yet, by source, rank and tag.
+  // Unmatched messages and receives, by source, rank and tag.
   std::unordered_map<uint64_t, std::deque<int32_t>> unmatched_, wanted_;
   std::mt19937_64 random_;
 };

@@ -1,4 +1,4 @@
-/* Each collective in each form on several communicators, with values that tell where they come from. Prints one
+/* Each collective in each form on several communicators, with values that identify their source. Prints one
    line on rank 0, and ends with the number of wrong values. */
 #include <mpi.h>
 #include <stdio.h>
@@ -53,7 +53,7 @@ enum Form { BLOCKING, NONBLOCKING, PERSISTENT };
 #endif
 #define NOW(name, iname, ...) MPI_##name(__VA_ARGS__, comm)
 
-/* Those that are not blocking are waited for at once. */
+/* Nonblocking calls are waited for at once. */
 #define DO(name, iname, ...)                        \
   do {                                              \
     if (form == NONBLOCKING) {                      \
@@ -152,7 +152,7 @@ static void all(MPI_Comm comm, enum Form form) {
   free(b);
 }
 
-/* Columns of a matrix, sent as a derived datatype and received side by side. */
+/* Columns of a matrix, sent as a derived datatype and received contiguously. */
 static void columns(MPI_Comm comm) {
   double *a = malloc(sizeof(double) * 2 * n), *b = malloc(sizeof(double) * n);
   MPI_Datatype column;
@@ -169,7 +169,7 @@ static void columns(MPI_Comm comm) {
   free(b);
 }
 
-/* Counts of 64 bits, of which compcoll takes those of blocking and nonblocking calls. */
+/* Counts of 64 bits. compcoll handles them in blocking and nonblocking calls. */
 static void large(MPI_Comm comm) {
 #if MPI_VERSION >= 4
   double *a = malloc(sizeof(double) * n * size), *b = malloc(sizeof(double) * n * size);
@@ -186,7 +186,7 @@ static void large(MPI_Comm comm) {
 #endif
 }
 
-/* A large message between two ranks alone, and then a call of all. */
+/* A large message between two ranks only, then a call of all ranks. */
 static void uneven(MPI_Comm comm) {
   double *a = malloc(sizeof(double) * n * size), *b = malloc(sizeof(double) * n * size);
   int counts[64], displs[64];
@@ -203,7 +203,7 @@ static void uneven(MPI_Comm comm) {
   free(a), free(b), free(c), free(d);
 }
 
-/* Several at once, on two communicators. */
+/* Several calls in flight, on two communicators. */
 static void several(MPI_Comm one, MPI_Comm other) {
   double *a = malloc(sizeof(double) * 4 * n), *b = malloc(sizeof(double) * 4 * n);
   MPI_Request requests[4];

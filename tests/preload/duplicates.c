@@ -1,5 +1,6 @@
-/* Makes communicators of COMM_WORLD and frees them: the first argument says how many there are at once, each other one
-   how (dup, split or cart). Prints the number of wrong values of an exchange on the last one of each. */
+/* Makes communicators from COMM_WORLD and frees them. The first argument is the number that exist at once; each other
+   one is the way to make them (dup, split or cart). Prints the number of wrong values in an exchange on the last
+   communicator of each. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// Memory or threads that run out, in the process that asks for it: preloaded, it stands before operator new and
-// pthread_create.
+// Simulates running out of memory or threads in the calling process: when preloaded, it overrides operator
+// new and pthread_create.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,8 +11,8 @@ enum { nothing, memory, large, threads };
 
 static atomic_int what, calls, first, stays;
 
-// Has call `number` of a kind fail, and where `all` is not 0 each later one, or calls for `number` bytes and more.
-// How many there were, or failed, before.
+// Makes call `number` of a kind fail, and if `all` is not 0 each later one, or calls for `number` bytes and
+// more. Returns the number of calls so far, or of failed ones.
 int exhaust(int kind, int number, int all) {
   what = nothing;
   const int before = calls;
@@ -33,7 +33,7 @@ static int has(size_t nbytes) {
   return !is_large && !fails(memory);
 }
 
-void _ZSt17__throw_bad_allocv(void);  // of libstdc++
+void _ZSt17__throw_bad_allocv(void);  // from libstdc++
 
 // operator new
 void* _Znwm(size_t nbytes) {
@@ -42,7 +42,7 @@ void* _Znwm(size_t nbytes) {
   return found;
 }
 
-// `operator new` of aligned memory.
+// operator new for aligned memory
 void* _ZnwmSt11align_val_t(size_t nbytes, size_t alignment) {
   void* found =
       has(nbytes) ? aligned_alloc(alignment, (nbytes + alignment - 1) / alignment * alignment) : NULL;

@@ -1,4 +1,4 @@
-/* What an extension module of Python may do: calls of MPI on a communicator of its own. */
+/* Like a Python extension module: calls MPI on a communicator of its own. */
 #include <mpi.h>
 
 static MPI_Comm own;

@@ -1,4 +1,4 @@
-/* A program with one mistake, named by its argument; "returns" asks for error codes and prints whether there is one. */
+/* A program with one mistake, named by its argument; "returns" asks for error codes, and prints whether it got one. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-! Transposes, sums, broadcasts, messages and errors, blocking and not, by way of mpif.h, `use mpi` (USE_MPI) or `use mpi_f08` (USE_F08).
+! Transposes, sums, broadcasts, messages and errors, blocking and nonblocking, through mpif.h, `use mpi`
+! (USE_MPI) or `use mpi_f08` (USE_F08).
 program fortran
 #if defined(USE_F08)
   use mpi_f08

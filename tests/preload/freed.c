@@ -1,4 +1,4 @@
-/* Rank 0 frees the request of a large receive while it is active, and ends MPI before the message is there. */
+/* Rank 0 frees the request of a large receive while it is active, and ends MPI before the message arrives. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

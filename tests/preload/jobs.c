@@ -1,5 +1,5 @@
-/* Calls of two ranks, of which the other may be a program in Python that makes the same ones; rank 0 says whether values came
- * as they were sent, by its first argument's name, and then runs the command of the others as a job of its own. */
+/* Makes calls between two ranks; the other rank may be a Python program that makes the same calls. Rank 0 prints its
+ * first argument, and whether values arrived as sent. It then runs its other arguments as a command: a separate job. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static int is_of_launcher(const char* variable) {
   return 0;
 }
 
-/* Without the variables of a rank, by which a launcher would take itself for one. */
+/* Runs a command without the variables of a rank, by which a launcher would take itself for a rank. */
 static void run(char** command) {
   int n = 0;
   if (fork()) {

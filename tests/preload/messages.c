@@ -93,7 +93,7 @@ static void probed(MPI_Comm comm, int count) {
   MPI_Wait(&request, MPI_STATUS_IGNORE);
 }
 
-/* Large and small ones in turn under the same tag, received in the order in which they were sent. */
+/* Large and small messages alternate under one tag, and are received in the order in which they were sent. */
 static void in_order(MPI_Comm comm) {
   MPI_Request requests[8];
   MPI_Status statuses[8];
@@ -126,7 +126,7 @@ static void columns(MPI_Comm comm) {
   for (int i = 0; i < n; i++) b[n + i] = b[2 * i];
   check("into a column", b + n, n / 2, left, 9); /* the others were overwritten */
   MPI_Wait(&request, MPI_STATUS_IGNORE);
-  /* One whose bytes lie before its address. */
+  /* A datatype whose bytes are before the buffer's address. */
   int block = n, before = -n;
   MPI_Datatype backwards;
   MPI_Type_indexed(1, &block, &before, MPI_DOUBLE, &backwards);
@@ -149,7 +149,7 @@ static void persistent(MPI_Comm comm) {
     MPI_Send_init(a + k * n, k ? 3 : n, MPI_DOUBLE, right, 10 + k, comm, requests + 2 + k);
   }
   memcpy(all, requests, sizeof all);
-  MPI_Wait(requests, &status); /* is not active */
+  MPI_Wait(requests, &status); /* inactive: returns at once */
   for (int turn = 0; turn < 3; turn++) {
     for (int k = 0; k < 2; k++) fill(a + k * n, turn + k);
     MPI_Startall(3, requests);

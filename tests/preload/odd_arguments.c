@@ -1,6 +1,6 @@
-/* Legal calls whose arguments differ from rank to rank in what MPI does not compare, and calls that MPI refuses on one
-   rank before the right ones. Prints one line on rank 0, and ends with the number of wrong results. With "truncated",
-   receives of less than what was sent come as well, which Open MPI 4 does not survive. */
+/* Legal calls whose arguments differ between ranks where MPI allows it, and calls that MPI refuses on one rank, before
+   correct ones. Prints one line on rank 0, and ends with the number of wrong results. With "truncated", also receives
+   less than was sent, which Open MPI 4 does not survive. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static int class_of(int code) {
   return of;
 }
 
-/* Ends a call that is not blocking, which may have to be started. */
+/* Completes a nonblocking call; `starts`: a persistent one, which is started first. */
 static void end(MPI_Request* request, int starts) {
   if (starts) MPI_Start(request);
   MPI_Wait(request, MPI_STATUS_IGNORE);
@@ -48,7 +48,7 @@ enum { FORMS = 2 };
 #endif
 static const char* forms[] = {"blocking", "nonblocking", "persistent"};
 
-/* The code of a call in a form. */
+/* Error code of a call in the current form. */
 #define CALL(name, iname, ...)                                             \
   (form == 0   ? MPI_##name(__VA_ARGS__)                                   \
    : form == 1 ? MPI_I##iname(__VA_ARGS__, &request)                       \
@@ -59,7 +59,7 @@ static const char* forms[] = {"blocking", "nonblocking", "persistent"};
     if (form) end(&request, form == 2);                                    \
   } while (0)
 
-/* One rank alone has something to give, or to get; the others name no memory. */
+/* Only one rank sends or receives data; the others pass null buffers. */
 static void contributions(MPI_Comm comm, int form) {
   MPI_Request request;
   int counts[64] = {0}, displs[64] = {0}, none[64] = {0}, root = size - 1, mine = rank == 0;
@@ -78,7 +78,7 @@ static void contributions(MPI_Comm comm, int form) {
   fill();
   DO(Scatterv, scatterv, a, counts, displs, MPI_DOUBLE, mine ? b : NULL, n, type, root, comm);
   if (mine) expect(are_values(b, N, root), "Scatterv", forms[form]);
-  /* From rank 0 to the last one. */
+  /* From rank 0 to the last rank. */
   int out[64] = {0}, in[64] = {0};
   if (mine) out[root] = N;
   if (rank == root) in[0] = N;
@@ -92,7 +92,7 @@ static void contributions(MPI_Comm comm, int form) {
   if (rank == root) expect(are_values(b, N, 0), "Alltoallw", forms[form]);
 }
 
-/* A call that MPI refuses on the last rank, then the right one on all. */
+/* A call that MPI refuses on the last rank, then a correct one on all ranks. */
 static void refusals(MPI_Comm comm, int form) {
   MPI_Request request;
   int counts[64], displs[64], at[64], n = N / size, last = rank == size - 1;
@@ -125,7 +125,7 @@ static void refusals(MPI_Comm comm, int form) {
 enum Receive { RECV, IRECV, TESTED, WAITALL, WAITANY, WAITSOME, RECV_INIT, SENDRECV, RECEIVES };
 static const char* receives[] = {"Recv", "Irecv", "Test", "Waitall", "Waitany", "Waitsome", "Recv_init", "Sendrecv"};
 
-/* Receives from rank 0; the code. */
+/* Receives from rank 0; returns the error code. */
 static int receive(enum Receive how, void* into, int n, MPI_Datatype type, MPI_Comm comm) {
   MPI_Request both[2];
   MPI_Status statuses[2];
@@ -153,7 +153,7 @@ static int receive(enum Receive how, void* into, int n, MPI_Datatype type, MPI_C
   return class_of(code) == MPI_ERR_IN_STATUS ? statuses[0].MPI_ERROR : code;
 }
 
-/* Doubles alone into the beginning of doubles and integers. */
+/* Doubles are received into a datatype of doubles followed by integers. */
 static void parts(MPI_Comm comm, enum Receive how, int n) {
   int lengths[] = {n, 10};
   MPI_Aint at[] = {0, n * (MPI_Aint)sizeof(double)};

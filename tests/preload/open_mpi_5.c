@@ -1,2 +1,3 @@
-// Stands for a library of persistent collectives, by which an Open MPI from 5 on is told from an earlier one.
+// Imitates a library with persistent collectives, by which Open MPI 5 and later are told from earlier
+// versions.
 int PMPI_Alltoall_init(void) { return 1; }

@@ -1,4 +1,4 @@
-/* As many like calls of MPI_Alltoall as its argument says. */
+/* Repeats the same MPI_Alltoall as often as its argument says. */
 #include <mpi.h>
 #include <stdlib.h>
 

@@ -23,7 +23,7 @@ static int class_of(int code) {
 static double *a, *b;
 static int n = 40000, other;
 
-/* Source, tag, count and, but for waits for several, which may set it, MPI_ERROR. */
+/* Checks source, tag, count, and MPI_ERROR unless several requests were waited for, which may set it. */
 static void check_end(const char* what, MPI_Status* status, int tag, int of_one) {
   int doubles;
   MPI_Get_count(status, MPI_DOUBLE, &doubles);
@@ -115,7 +115,7 @@ static void requests_of(MPI_Comm comm) {
   expect("Cancel", flag);
 }
 
-/* MPI_ERROR of a call with a single status stays as it is. */
+/* A call with a single status must leave MPI_ERROR unchanged. */
 static void check(const char* what, MPI_Status* status, int tag) {
   expect(what, status->MPI_SOURCE == 1 - rank && status->MPI_TAG == tag && status->MPI_ERROR == MARK);
   status->MPI_SOURCE = status->MPI_TAG = -5;
@@ -133,7 +133,7 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* that of Waitall */
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* for Waitall */
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   MPI_Get_library_version(version, &size);
   a = calloc(n, sizeof *a), b = calloc(n, sizeof *b);
@@ -146,7 +146,7 @@ int main(int argc, char** argv) {
   MPI_Sendrecv(a, n, MPI_DOUBLE, other, 2, b, n, MPI_DOUBLE, other, 2, comm, &status);
   check("Sendrecv", &status, 2);
   MPI_Sendrecv_replace(b, n, MPI_DOUBLE, other, 3, other, 3, comm, &status);
-  status.MPI_ERROR = MARK; /* MPICH does not leave it alone here */
+  status.MPI_ERROR = MARK; /* MPICH changes it here */
   check("Sendrecv_replace", &status, 3);
   MPI_Isend(a, n, MPI_DOUBLE, other, 4, comm, &request);
   MPI_Probe(other, 4, comm, &status);
@@ -159,7 +159,7 @@ int main(int argc, char** argv) {
   check("Mrecv", &status, 4);
   MPI_Wait(&request, MPI_STATUS_IGNORE);
   requests_of(comm);
-  /* Truncated ones. */
+  /* Truncated receives. */
   MPI_Isend(a, n, MPI_DOUBLE, other, 5, comm, &request);
   code = MPI_Recv(b, n / 2, MPI_DOUBLE, other, 5, comm, &status);
   expect("no truncation by Recv", class_of(code) == MPI_ERR_TRUNCATE);

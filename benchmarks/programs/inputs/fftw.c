@@ -1,4 +1,4 @@
-/* Transforms of a cube of 128^3 complex values by FFTW's own MPI, there and back, ten times.
+/* Transforms a cube of 128^3 complex values with FFTW's own MPI, forth and back, ten times.
  *
  *     mpicc fftw.c -o fftw -lfftw3_mpi -lfftw3 -lm
  */
