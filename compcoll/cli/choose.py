@@ -14,7 +14,8 @@ import numpy as np
 import compcoll
 from compcoll.cli.measure import Measurement, Subject
 from compcoll.codecs import bfp, szp
-from compcoll.codecs.registry import codec_class, takes
+from compcoll.codecs.registry import codec_class
+from compcoll.codecs.specs import takes
 from compcoll.core import dtypes
 
 __all__ = ["Goal", "Ladder", "curve", "ladders", "sample", "search", "sorted_by_cost"]

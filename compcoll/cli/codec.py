@@ -71,7 +71,7 @@ def command(file: Path, codec: tuple[str, ...], out: Path | None, as_json: bool,
     """
     from compcoll.cli.choose import Goal, sample
     from compcoll.cli.measure import Subject
-    from compcoll.codecs.registry import default_specs
+    from compcoll.codecs.specs import default_specs
     from compcoll.core import _cpu
 
     if out is not None:

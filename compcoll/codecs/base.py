@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from compcoll.codecs import decoding, gpu
-from compcoll.codecs.registry import codec as make_codec
-from compcoll.codecs.registry import decode_other
+from compcoll.codecs import decoding, gpu, registry
 from compcoll.core import _cpu, _gpu, dtypes
 from compcoll.devices import arrays
 from compcoll.frame import HEADER_NBYTES, SLACK, FrameInfo
@@ -206,7 +204,7 @@ class Codec:
         """
         if not isinstance(array, np.ndarray):
             if gpu.takes(array):
-                return gpu.encode(self, array, out, carried, checksum)
+                return gpu.encode(self.coding, array, out, carried, checksum)
             array = arrays.to_host(array)
         dtype = array.dtype
         try:
@@ -222,7 +220,7 @@ class Codec:
 
     def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
         """List the codecs to try in turn: this one, then ``lossless`` for a lossy one, else ``raw``."""
-        last = make_codec("raw" if self.lossless else "lossless")
+        last: Codec = registry.default_codec("raw" if self.lossless else "lossless")
         return (self, last) if self.takes(dtype) else (last,)
 
     def table_entry(self, dtype: np.dtype) -> tuple[int, list[tuple[int, int]]]:
@@ -252,7 +250,7 @@ class Codec:
         dtypes.code_of(dtype)
         codec = self.of_parts() if parts else self
         return _cpu.Coding(
-            dtype, self.lossless, tuple(codec.attempts(dtype)), decode_other, guard, parts, plain
+            dtype, self.lossless, tuple(codec.attempts(dtype)), registry.decode_other, guard, parts, plain
         )
 
     def __getstate__(self) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compcoll.codecs.base import Codec
-from compcoll.codecs.registry import DECODER, codec
+from compcoll.codecs.registry import DECODER, default_codec
 from compcoll.devices import arrays
 from compcoll.frame import as_bytes
 
@@ -32,7 +32,7 @@ class Delta(Codec):
     has_base = True
 
     def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
-        return (self, codec("lossless"))
+        return (self, default_codec("lossless"))
 
     def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
         return (VERSION, 0)
@@ -56,7 +56,7 @@ def encode(array: np.ndarray, base: np.ndarray | None, number: int = 1) -> np.nd
         The frame, uint8: of ``delta``, or of ``lossless`` where that is smaller.
     """
     if base is None:
-        return codec("lossless").encode(array)
+        return default_codec("lossless").encode(array)
     if (base.dtype, base.shape) != (array.dtype, array.shape):
         raise ValueError(f"the base is {base.shape} {base.dtype}, and the array {array.shape} {array.dtype}")
     if not 0 < number < 1 << 32:

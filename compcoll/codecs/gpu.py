@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +19,6 @@ from compcoll.devices import arrays, cuda
 from compcoll.devices.memory import DeviceArray, streams_of, wrap
 from compcoll.frame import HEADER_NBYTES, SLACK, FrameInfo, as_bytes, inspect
 
-if TYPE_CHECKING:
-    from compcoll.codecs.base import Codec
-
 __all__ = ["decode", "encode", "takes", "to_host"]
 
 
@@ -29,8 +27,13 @@ def takes(*things: Any) -> bool:
     return any(arrays.is_cuda(x) and wrap(_contiguous(x)) is not None for x in things)
 
 
-def encode(codec: Codec, array: Any, out: Any, carried: float, checksum: bool) -> Any:
-    """A frame beside the array, of the same library's kind; see `Codec.encode`."""
+def encode(
+    coding_of: Callable[[np.dtype], _cpu.Coding], array: Any, out: Any, carried: float, checksum: bool
+) -> Any:
+    """A frame beside the array, of the same library's kind, by a codec's `Coding` of a dtype.
+
+    See `Codec.encode`.
+    """
     array = _contiguous(array)
     memory = _memory(array)
     shape = tuple(getattr(array, "shape", (memory.size,)))
@@ -40,7 +43,7 @@ def encode(codec: Codec, array: Any, out: Any, carried: float, checksum: bool) -
     need = HEADER_NBYTES + memory.nbytes + SLACK
     if out is not None and _memory(out).nbytes < need:
         raise ValueError(f"out has {_memory(out).nbytes} bytes, and encoding needs {need}")
-    coding = codec.coding(memory.dtype)
+    coding = coding_of(memory.dtype)
     is_flat = len(shape) == 3 and shape[1] == 1  # which the engine takes for two dimensions
     if not memory.size or not shape or is_flat or not coding.is_compiled:
         frame = coding.encode(np.asarray(memory).reshape(shape), None, carried, checksum)

@@ -1,12 +1,10 @@
-"""Codecs by name: ``name:key=value,key=value``, built in or from the entry points ``compcoll.codecs``."""
+"""Classes of codecs by name: built in, or from the entry points ``compcoll.codecs``."""
 
 from __future__ import annotations
 
-import inspect
-import warnings
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -19,22 +17,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from importlib.metadata import EntryPoint
 
-    from compcoll.codecs.base import Codec
-
 __all__ = [
     "DECODER",
-    "codec",
     "codec_class",
     "codecs",
     "decode_other",
-    "default_specs",
+    "default_codec",
     "of_frame",
+    "package_of",
+    "point_of",
     "register",
-    "takes",
 ]
 
+AnyClass = TypeVar("AnyClass", bound=type)
+
 #: Built-in codecs, imported when first asked for.
-_known: dict[str, str | type[Codec]] = {
+_known: dict[str, Any] = {
     "raw": "compcoll.codecs.raw:Raw",
     "mpc": "compcoll.codecs.mpc:MPC",
     "float": "compcoll.codecs.float:Float",
@@ -49,7 +47,7 @@ _known: dict[str, str | type[Codec]] = {
 }
 
 
-def register(cls: type[Codec]) -> type[Codec]:
+def register(cls: AnyClass) -> AnyClass:
     """Make a codec known by its ``name``; usable as a decorator.
 
     Third parties need not call it: an entry point in the group ``compcoll.codecs`` is found by itself.
@@ -69,7 +67,7 @@ def register(cls: type[Codec]) -> type[Codec]:
     ValueError
         For a name that is taken, or is not an ASCII identifier of at most 8 characters.
     """
-    name = cls.name
+    name = cls.name  # type: ignore[attr-defined]
     if not (name.isascii() and name.isidentifier() and len(name) <= 8):
         raise ValueError(f"codec name {name!r} is not an ASCII identifier of at most 8 characters")
     if name in _known and _known[name] is not cls:
@@ -83,79 +81,20 @@ def codecs() -> list[str]:
     return sorted({*_known, *(point.name for point in _points())})
 
 
-@lru_cache(maxsize=256)
-def codec(spec: str | Codec) -> Codec:
-    """Make a codec from its spec.
-
-    Parameters
-    ----------
-    spec : str or Codec
-        ``"name"`` or ``"name:key=value,key=value"``, such as ``"zfp:rate=8"``. A codec is returned as
-        it is.
-
-    Returns
-    -------
-    Codec
-
-    Raises
-    ------
-    ValueError
-        For an unknown name, an unknown or malformed parameter, or a value out of its limits.
-    """
-    if not isinstance(spec, str):
-        if hasattr(type(spec), "encode_payload"):
-            return spec
-        raise TypeError(f"a codec is given as a string or a Codec, not as {type(spec).__name__}")
-    name, _, options = spec.partition(":")
-    cls = codec_class(name.strip())
-    return cls(**_parse(cls, options)) if options else cls()
-
-
-def default_specs(dtype: np.dtype) -> list[str]:
-    """Specs of all registered codecs that code a dtype, with a few parameters each.
-
-    A codec of another package that fails to load is left out, with a warning.
-    """
-    classes = {name: cls for name in codecs() if (cls := _loaded(name)) is not None}
-    specs = [spec for name, cls in classes.items() for spec in cls.typical or (name,)]
-    return [spec for spec in specs if takes(spec, dtype)]
-
-
-def takes(spec: str, dtype: np.dtype) -> bool:
-    """Whether a codec codes a dtype, with this spec and without a second array.
-
-    False, with a warning, for a codec of another package that fails to load.
-    """
-    if _loaded(spec.partition(":")[0].strip()) is None:
-        return False
-    try:
-        made = codec(spec)
-    except (TypeError, ValueError):  # of a third party, and not without parameters
-        return False
-    return made.takes(dtype) and not made.has_base
-
-
-def _loaded(name: str) -> type[Codec] | None:
-    """The class of this name, or None and a warning where an entry point is broken."""
-    try:
-        return codec_class(name)
-    except Exception as error:
-        point = _point(name)
-        if point is None:
-            raise
-        text = f"codec {name!r} of {_package(point)} is left out: {type(error).__name__}: {error}"
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
-        return None
-
-
 @lru_cache(maxsize=64)
-def of_frame(name: str) -> Codec:
+def of_frame(name: str) -> Any:
     """The codec that decodes frames of this name; everything else it needs is in their header."""
     try:
         cls = codec_class(name)
     except ValueError as error:
         raise FrameError(str(error)) from None
     return cls.__new__(cls)
+
+
+@lru_cache(maxsize=64)
+def default_codec(name: str) -> Any:
+    """The codec of a name without parameters."""
+    return codec_class(name)()
 
 
 def decode_other(frame: np.ndarray, dst: np.ndarray) -> int:
@@ -174,32 +113,32 @@ def _points() -> Iterable[EntryPoint]:
     return entry_points(group="compcoll.codecs")
 
 
-def _point(name: str) -> EntryPoint | None:
+def point_of(name: str) -> EntryPoint | None:
     """The entry point with a codec's name, if there is one."""
     return next((point for point in _points() if point.name == name), None)
 
 
-def _package(point: EntryPoint) -> str:
+def package_of(point: EntryPoint) -> str:
     """The distribution that declares an entry point, as messages call it."""
     return f"package {point.dist.name!r}" if point.dist else f"module {point.module!r}"
 
 
-def _load(point: EntryPoint) -> type[Codec]:
+def _load(point: EntryPoint) -> Any:
     """The class behind an entry point, registered; ValueError where its name is another one."""
     cls = point.load()
     name = getattr(cls, "name", None)
     if name != point.name:
         raise ValueError(
-            f"entry point {point.name!r} of {_package(point)} leads to a codec with the name {name!r}: "
+            f"entry point {point.name!r} of {package_of(point)} leads to a codec with the name {name!r}: "
             "both have to be equal"
         )
     return register(cls)
 
 
-def codec_class(name: str) -> type[Codec]:
+def codec_class(name: str) -> Any:
     """The class of this name; ValueError where there is none."""
     target = _known.get(name)
-    if target is None and (point := _point(name)) is not None:
+    if target is None and (point := point_of(name)) is not None:
         target = _load(point)
     if target is None:
         raise ValueError(f"unknown codec {name!r}; known are {', '.join(codecs())}")
@@ -207,28 +146,3 @@ def codec_class(name: str) -> type[Codec]:
         module, _, attribute = target.partition(":")
         target = _known[name] = getattr(import_module(module), attribute)
     return target
-
-
-def _parse(cls: type[Codec], options: str) -> dict[str, object]:
-    """``key=value,...`` as keyword arguments; numbers become numbers, everything else stays text."""
-    allowed = list(inspect.signature(cls).parameters)
-    result: dict[str, object] = {}
-    for item in options.split(","):
-        key, equals, value = (part.strip() for part in item.partition("="))
-        if not equals or not key or not value:
-            raise ValueError(f"{item!r} in the options of codec {cls.name!r} is not key=value")
-        if key not in allowed:
-            raise ValueError(f"codec {cls.name!r} has no option {key!r}; it has {allowed or 'none'}")
-        if key in result:
-            raise ValueError(f"option {key!r} of codec {cls.name!r} is given twice")
-        result[key] = _number(value)
-    return result
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text

@@ -16,7 +16,7 @@ from terminal import words
 import compcoll
 from compcoll.cli import COMMANDS, launch
 from compcoll.cli.measure import Measurement, Subject
-from compcoll.codecs.registry import default_specs
+from compcoll.codecs.specs import default_specs
 from compcoll.engine.cores import Cores
 
 
@@ -46,11 +46,11 @@ class Halved(compcoll.Codec):
 
 @pytest.fixture
 def halved(monkeypatch):
-    from compcoll.codecs import registry
+    from compcoll.codecs import registry, specs
 
     monkeypatch.setitem(registry._known, "halved", Halved)
     yield Halved
-    registry.codec.cache_clear()
+    specs.codec.cache_clear()
     registry.of_frame.cache_clear()
 
 

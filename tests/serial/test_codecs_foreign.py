@@ -16,7 +16,7 @@ import pytest
 import compcoll
 from compcoll import codec, codecs, decode, inspect
 from compcoll.cli.choose import Goal, ladders
-from compcoll.codecs import base, decoding, registry
+from compcoll.codecs import base, decoding, registry, specs
 from compcoll.core import _cpu
 from compcoll.frame import HEADER_NBYTES
 
@@ -62,7 +62,7 @@ def entry_points(monkeypatch):
     yield found
     registry._known.clear()
     registry._known.update(before)
-    registry.codec.cache_clear()
+    specs.codec.cache_clear()
     registry.of_frame.cache_clear()
 
 
@@ -108,15 +108,15 @@ def test_broken_entry_points_are_left_out_of_the_codecs_to_try(entry_points):
     broken = ImportError("no module named 'missing'")
     entry_points.update(broken=broken, inverse=Negated, negated=Negated)
     with pytest.warns(RuntimeWarning) as caught:
-        specs = registry.default_specs(np.dtype("i4"))
-    assert "negated" in specs
-    assert not {"broken", "inverse"} & set(specs)
+        found = specs.default_specs(np.dtype("i4"))
+    assert "negated" in found
+    assert not {"broken", "inverse"} & set(found)
     assert sorted(str(one.message).partition(": ")[0] for one in caught) == [
         "codec 'broken' of module 'other' is left out",
         "codec 'inverse' of module 'other' is left out",
     ]
     with pytest.warns(RuntimeWarning, match="'broken'"):
-        assert not registry.takes("broken", np.dtype("i4"))
+        assert not specs.takes("broken", np.dtype("i4"))
     with pytest.raises(ImportError, match="missing"):
         codec("broken")
 

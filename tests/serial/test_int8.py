@@ -17,7 +17,7 @@ from lossy_checks import (
 )
 
 import compcoll
-from compcoll.codecs.registry import codec as make
+from compcoll.codecs.specs import codec as make
 from compcoll.core import _cpu, dtypes
 from compcoll.frame import HEADER_NBYTES, inspect
 
