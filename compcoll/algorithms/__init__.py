@@ -1,4 +1,4 @@
-"""Collective algorithms over the verbs of `compcoll.algorithms.runtime`, one a file.
+"""Collective algorithms over the verbs of `compcoll.schedule.runtime`, one a file.
 
 catalog.py      algorithms by operation and name: the entrance
 alltoall, allgather, allreduce, reduce_scatter, bcast, rooted, recursive_halving, two_level

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from compcoll.algorithms.groups import others, radices
-from compcoll.algorithms.runtime import Runtime
+from compcoll.schedule.runtime import Runtime
 
 
 async def ring_allgather(rt: Runtime, mine, blocks: list) -> None:

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any
 
 from compcoll.algorithms.allgather import ring_column
-from compcoll.algorithms.runtime import Runtime
+from compcoll.schedule.runtime import Runtime
 
 
 async def allreduce(rt: Runtime, send: list, recv: list, column_sum) -> None:

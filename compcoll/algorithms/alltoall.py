@@ -14,9 +14,9 @@ from __future__ import annotations
 from itertools import count
 
 from compcoll.algorithms.groups import placement
-from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.stream import recv_block, send_block
 from compcoll.algorithms.two_level import receive
+from compcoll.schedule.runtime import Runtime
 
 
 async def alltoall(rt: Runtime, send: list, recv: list) -> None:

@@ -9,7 +9,7 @@ too, so that all ranks hold the same bits.
 
 from __future__ import annotations
 
-from compcoll.algorithms.runtime import Runtime
+from compcoll.schedule.runtime import Runtime
 
 #: Ranks that each one sends to at most, by algorithm.
 ARITY = {"chain": 1, "tree": 2}

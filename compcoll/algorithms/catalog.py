@@ -19,9 +19,9 @@ from compcoll.algorithms.cut import cut
 from compcoll.algorithms.groups import Placement, placement
 from compcoll.algorithms.reduce_scatter import compressed_sum, direct_sum, reduce_scatter, ring_sum
 from compcoll.algorithms.rooted import gather, scatter
-from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.stream import recv_block, send_block
 from compcoll.operations import ALGORITHMS
+from compcoll.schedule.runtime import Runtime
 
 __all__ = ["program"]
 

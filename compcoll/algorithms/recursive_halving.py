@@ -20,8 +20,8 @@ from compcoll.algorithms.allgather import gather_in_rounds
 from compcoll.algorithms.cut import cut
 from compcoll.algorithms.groups import Placement, Subgroup, others, radices
 from compcoll.algorithms.reduce_scatter import direct_sum
-from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.two_level import Sharing, deliver, node_sums, receive
+from compcoll.schedule.runtime import Runtime
 
 __all__ = ["allreduce", "reduce"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from compcoll.algorithms.runtime import Runtime
+from compcoll.schedule.runtime import Runtime
 
 
 class Sum(NamedTuple):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.stream import recv_block, send_block
+from compcoll.schedule.runtime import Runtime
 
 
 async def gather(rt: Runtime, mine, blocks: list, root: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from compcoll.algorithms.runtime import Runtime
+from compcoll.schedule.runtime import Runtime
 
 
 async def send_block(rt: Runtime, block, dest: int, first_tag: int = 0) -> None:

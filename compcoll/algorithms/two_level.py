@@ -17,7 +17,7 @@ from typing import Any
 from compcoll.algorithms.allgather import recursive_doubling_allgather, ring_column
 from compcoll.algorithms.cut import cut
 from compcoll.algorithms.groups import Placement, Subgroup, placement
-from compcoll.algorithms.runtime import Runtime
+from compcoll.schedule.runtime import Runtime
 
 __all__ = [
     "Sharing",

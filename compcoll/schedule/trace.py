@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from compcoll.algorithms.runtime import Runtime
 from compcoll.schedule import planes
 from compcoll.schedule.block import Block
 from compcoll.schedule.graph import BLOCK, NONE, OP, SCRATCH, Kind, Schedule
+from compcoll.schedule.runtime import Runtime
 
 __all__ = ["WINDOW", "Block", "DeadlockError", "Tracer", "chunk_step", "trace"]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from compcoll.schedule.block import Block
+from compcoll.schedule.block import Block
 
 __all__ = ["Runtime"]
 
