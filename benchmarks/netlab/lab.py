@@ -7,10 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import launch, watchdog
+from . import watchdog
+from .launch import RankLauncher
 from .namespace import connected, hold_host, inside, port_bytes, throughput, write_sysctl
 
 __all__ = ["HEAD_ADDRESS", "Lab", "LabError", "Unavailable"]
@@ -36,7 +36,7 @@ class Unavailable(LabError):
     """This machine cannot have a lab: no root, no iproute2, or a kernel without the parts."""
 
 
-class Lab:
+class Lab(RankLauncher):
     """A cluster on one machine that exists inside a ``with`` block.
 
     Every host is a network namespace with one interface, ``eth0``, on a common switch, and has its own name
@@ -67,9 +67,6 @@ class Lab:
     Unavailable
         On entering, if this user, machine or kernel cannot have a lab.
     """
-
-    #: Seconds after a link drops at which mpiexec loses the host; the program ends at most 3 s later.
-    LOST_SECONDS = 15.0
 
     def __init__(
         self,
@@ -148,50 +145,6 @@ class Lab:
         for holder in self.holders:
             holder.communicate()
         self.holders.clear()
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        ppn: int = 1,
-        env: Mapping[str, str] | None = None,
-        check: bool = True,
-        timeout: float | None = None,
-        down: Sequence[tuple[int, float]] = (),
-        capture: bool = False,
-        open_mpi: bool = False,
-    ) -> subprocess.CompletedProcess:
-        """Run an MPI program, `ppn` ranks on each host.
-
-        Parameters
-        ----------
-        argv : sequence of str
-            Options for mpiexec, then the program. ``-n`` as the first one replaces the lab's number of ranks.
-        ppn : int
-            Ranks on each host.
-        env : mapping, optional
-            Environment that replaces this process's.
-        check : bool
-            Raise for a non-zero status.
-        timeout : float, optional
-            Seconds after which everything in the lab is killed.
-        down : sequence of (host, seconds)
-            Links to drop, each that many seconds after the start. A program that does not end by itself is
-            ended with a nonzero status at most `LOST_SECONDS` + 3 s later.
-        capture : bool
-            Return the output as text instead of showing it.
-        open_mpi : bool
-            Start the program by Open MPI's mpiexec instead of MPICH's.
-
-        Returns
-        -------
-        subprocess.CompletedProcess
-
-        Raises
-        ------
-        subprocess.CalledProcessError, subprocess.TimeoutExpired
-        """
-        return launch.run(self, argv, ppn, env, check, timeout, down, capture, open_mpi)
 
     def set_link(self, host: int, up: bool) -> None:
         """Drop or restore a host's link, at the switch."""

@@ -10,14 +10,10 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import watchdog
 
-if TYPE_CHECKING:
-    from .lab import Lab
-
-__all__ = ["OPEN_MPI", "find_mpiexec", "run"]
+__all__ = ["OPEN_MPI", "RankLauncher", "find_mpiexec"]
 
 #: Open MPI's mpiexec, as Debian names it.
 OPEN_MPI = "mpiexec.openmpi"
@@ -62,49 +58,104 @@ def find_mpiexec() -> str:
     raise FileNotFoundError("mpiexec not found: pip install mpich")
 
 
-def run(
-    lab: Lab,
-    argv: Sequence[str],
-    ppn: int,
-    env: Mapping[str, str] | None,
-    check: bool,
-    timeout: float | None,
-    down: Sequence[tuple[int, float]],
-    capture: bool,
-    open_mpi: bool,
-) -> subprocess.CompletedProcess:
-    """See `Lab.run`."""
-    if ppn < 1:
-        raise ValueError(f"{ppn} ranks on a host are less than 1")
-    for host, _ in down:
-        lab.namespace(host)
-    with tempfile.TemporaryDirectory(prefix=f"{lab.name}-") as folder:
-        launcher = _write_launcher(lab, Path(folder))
-        command = (_open_mpi_command if open_mpi else _command)(lab, argv, ppn, launcher)
-        if lab.verbose:
-            print("+", *command, file=sys.stderr)
-        pipe = subprocess.PIPE if capture else None
-        with subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True) as process:
-            timers = [timer for host, seconds in down for timer in _drop(lab, host, seconds)]
-            try:
-                for timer in timers:
-                    timer.start()
-                output, errors = process.communicate(timeout=timeout)
-            except BaseException:
-                watchdog.kill(lab.name)
-                raise
-            finally:
-                for timer in timers:
-                    timer.cancel()
-    # Ranks that outlive an aborted mpiexec would slow the next program down.
-    watchdog.kill(lab.name)
-    done = subprocess.CompletedProcess(command, process.returncode, output, errors)
-    if check:
-        done.check_returncode()
-    return done
+class RankLauncher:
+    """A cluster that starts MPI ranks on its hosts."""
+
+    #: Seconds after a link drops at which mpiexec loses the host; the program ends at most 3 s later.
+    LOST_SECONDS = 15.0
+    name: str
+    hosts: int
+    head: str
+    holders: list[subprocess.Popen]
+    cores_per_host: int | None
+    shared_cores: bool
+    verbose: bool
+
+    def namespace(self, host: int) -> str:
+        """The namespace of a host."""
+        raise NotImplementedError
+
+    def address(self, host: int) -> str:
+        """The address of a host."""
+        raise NotImplementedError
+
+    def set_link(self, host: int, up: bool) -> None:
+        """Drop or restore a host's link."""
+        raise NotImplementedError
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        ppn: int = 1,
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+        timeout: float | None = None,
+        down: Sequence[tuple[int, float]] = (),
+        capture: bool = False,
+        open_mpi: bool = False,
+    ) -> subprocess.CompletedProcess:
+        """Run an MPI program, `ppn` ranks on each host.
+
+        Parameters
+        ----------
+        argv : sequence of str
+            Options for mpiexec, then the program. ``-n`` as the first one replaces the lab's number of ranks.
+        ppn : int
+            Ranks on each host.
+        env : mapping, optional
+            Environment that replaces this process's.
+        check : bool
+            Raise for a non-zero status.
+        timeout : float, optional
+            Seconds after which everything in the lab is killed.
+        down : sequence of (host, seconds)
+            Links to drop, each that many seconds after the start. A program that does not end by itself is
+            ended with a nonzero status at most `LOST_SECONDS` + 3 s later.
+        capture : bool
+            Return the output as text instead of showing it.
+        open_mpi : bool
+            Start the program by Open MPI's mpiexec instead of MPICH's.
+
+        Returns
+        -------
+        subprocess.CompletedProcess
+
+        Raises
+        ------
+        subprocess.CalledProcessError, subprocess.TimeoutExpired
+        """
+        if ppn < 1:
+            raise ValueError(f"{ppn} ranks on a host are less than 1")
+        for host, _ in down:
+            self.namespace(host)
+        with tempfile.TemporaryDirectory(prefix=f"{self.name}-") as folder:
+            launcher = _write_launcher(self, Path(folder))
+            command = (_open_mpi_command if open_mpi else _command)(self, argv, ppn, launcher)
+            if self.verbose:
+                print("+", *command, file=sys.stderr)
+            pipe = subprocess.PIPE if capture else None
+            with subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True) as process:
+                timers = [timer for host, seconds in down for timer in _drop(self, host, seconds)]
+                try:
+                    for timer in timers:
+                        timer.start()
+                    output, errors = process.communicate(timeout=timeout)
+                except BaseException:
+                    watchdog.kill(self.name)
+                    raise
+                finally:
+                    for timer in timers:
+                        timer.cancel()
+        # Ranks that outlive an aborted mpiexec would slow the next program down.
+        watchdog.kill(self.name)
+        done = subprocess.CompletedProcess(command, process.returncode, output, errors)
+        if check:
+            done.check_returncode()
+        return done
 
 
-def _drop(lab: Lab, host: int, seconds: float) -> list[threading.Timer]:
+def _drop(lab: RankLauncher, host: int, seconds: float) -> list[threading.Timer]:
     """Timers that drop a link, and that end the program later if it still runs.
 
     MPICH may wait forever for a peer whose connection UCX gave up. mpiexec does not notice the lost host
@@ -121,7 +172,7 @@ def _drop(lab: Lab, host: int, seconds: float) -> list[threading.Timer]:
     ]
 
 
-def _command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -> list[str]:
+def _command(lab: RankLauncher, argv: Sequence[str], ppn: int, launcher: Path) -> list[str]:
     hosts = ",".join(lab.address(host) for host in range(lab.hosts))
     command = ["ip", "netns", "exec", lab.head, find_mpiexec()]
     command += ["-launcher", "ssh", "-launcher-exec", str(launcher), "-iface", "eth0"]
@@ -135,7 +186,7 @@ def _command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -> list[st
     return [*command, *argv]
 
 
-def _open_mpi_command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -> list[str]:
+def _open_mpi_command(lab: RankLauncher, argv: Sequence[str], ppn: int, launcher: Path) -> list[str]:
     if shutil.which(OPEN_MPI) is None:
         raise FileNotFoundError(f"{OPEN_MPI} not found; Debian's openmpi-bin has it")
     hosts = ",".join(f"{lab.address(host)}:{ppn}" for host in range(lab.hosts))
@@ -146,7 +197,7 @@ def _open_mpi_command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -
     return [*command, *argv]
 
 
-def _write_launcher(lab: Lab, folder: Path) -> Path:
+def _write_launcher(lab: RankLauncher, folder: Path) -> Path:
     path = folder / "launcher"
     holders = " ".join(str(holder.pid) for holder in lab.holders)
     cores = " ".join(",".join(map(str, some)) for some in _cores_of_hosts(lab))
@@ -155,7 +206,7 @@ def _write_launcher(lab: Lab, folder: Path) -> Path:
     return path
 
 
-def _cores_of_hosts(lab: Lab) -> list[list[int]]:
+def _cores_of_hosts(lab: RankLauncher) -> list[list[int]]:
     """Cores of each host: its own, or the same for all. More hosts than cores share them in turn."""
     cores = sorted(os.sched_getaffinity(0))
     if lab.shared_cores:
