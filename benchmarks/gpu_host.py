@@ -21,10 +21,10 @@ from mpi4py import MPI
 import compcoll
 from benchmarks.osu.machine import machine
 from compcoll.comm.call import load_kernels
+from compcoll.comm.coding import coding
 from compcoll.core import _cpu
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
-from compcoll.engine.coding import coding
 from compcoll.engine.start import start_engine
 from compcoll.frame import FrameInfo, header_bytes
 from compcoll.schedule.trace import trace

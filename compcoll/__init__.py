@@ -12,11 +12,12 @@ if not _is_compiled(__path__):
 from compcoll.codecs import Codec, codec, codecs, decode
 from compcoll.core.errors import DeviceBufferError, FallbackError, FrameError, MismatchError, PolicyError
 from compcoll.core.library import check_mpi as _check_mpi
+from compcoll.core.version import VERSION as _VERSION
 from compcoll.engine.report import Report, Summary
 from compcoll.frame import FrameInfo, inspect
 from compcoll.policy import Policy, Rule
 
-__version__ = "0.1.0"
+__version__ = _VERSION
 
 __all__ = [
     "BFLOAT16",

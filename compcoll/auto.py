@@ -11,7 +11,7 @@ from compcoll.core.library import check_mpi
 check_mpi()
 
 from compcoll.comm import wrap_world  # noqa: E402
-from compcoll.preload import job_settings  # noqa: E402
+from compcoll.engine.start import job_settings  # noqa: E402
 from compcoll.tracing.recording import fail_on_error  # noqa: E402
 
 __all__: list[str] = []

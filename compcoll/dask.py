@@ -14,8 +14,11 @@ import numpy as np
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.protocol.serialize import register_serialization_family
 
-import compcoll
+from compcoll.codecs import codec as codec_of
+from compcoll.codecs import decode
 from compcoll.codecs.views import as_frame_array, is_supported
+from compcoll.core.errors import FrameError
+from compcoll.frame import inspect
 
 __all__ = ["disable", "enable"]
 
@@ -53,7 +56,7 @@ def enable(client: Any, codec: str = "lossless", *, min_nbytes: int = MIN_NBYTES
     ImportError
         Where a worker does not have compcoll.
     """
-    family = _Family(compcoll.codec(codec).spec, min_nbytes)
+    family = _Family(codec_of(codec).spec, min_nbytes)
     return client.sync(_enable, client, family)
 
 
@@ -86,7 +89,7 @@ class _Family(WorkerPlugin):
             raise NotImplementedError
         fortran = x.flags.f_contiguous and not x.flags.c_contiguous
         array = x.T if fortran else x if x.flags.c_contiguous else x.copy(order="C")
-        frame = compcoll.codec(self.codec).encode(as_frame_array(array))
+        frame = codec_of(self.codec).encode(as_frame_array(array))
         header = {
             "shape": array.shape,
             "dtype": x.dtype.str if x.dtype.kind in "bmM" else None,  # which frames hold as integers
@@ -114,14 +117,14 @@ class _Requests(WorkerPlugin):
 def loads(header: dict[str, Any], frames: list[Any]) -> Any:
     """Decode the header and frame of `_Family.dumps`; FrameError where the frame is damaged."""
     (frame,) = frames
-    shape, size = tuple(header["shape"]), compcoll.inspect(frame).size
+    shape, size = tuple(header["shape"]), inspect(frame).size
     if size != math.prod(shape):
-        raise compcoll.FrameError(f"the frame has {size} values, not {math.prod(shape)}")
+        raise FrameError(f"the frame has {size} values, not {math.prod(shape)}")
     if header["cupy"]:
         import cupy
 
         frame = cupy.asarray(np.frombuffer(frame, np.uint8))
-    values = compcoll.decode(frame)
+    values = decode(frame)
     if header["dtype"] is not None:
         values = values.view(header["dtype"])
     values = values.reshape(shape)

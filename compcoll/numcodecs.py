@@ -11,7 +11,8 @@ import numcodecs.abc
 import numcodecs.compat
 import numpy as np
 
-import compcoll
+from compcoll.codecs import codec as codec_of
+from compcoll.codecs import decode
 from compcoll.codecs.views import as_frame_array, is_supported
 
 __all__ = ["Compcoll"]
@@ -34,7 +35,7 @@ class Compcoll(numcodecs.abc.Codec):
     codec_id: ClassVar[str] = "compcoll"
 
     def __init__(self, codec: str = "lossless"):
-        self.codec = compcoll.codec(codec).spec
+        self.codec = codec_of(codec).spec
 
     def encode(self, buf: Any) -> Any:
         """The frame of an array, uint8; other buffers, and dtypes that frames cannot hold, go as bytes."""
@@ -43,9 +44,9 @@ class Compcoll(numcodecs.abc.Codec):
         array = array.T if array.flags.f_contiguous else np.ascontiguousarray(array)
         if not (array.dtype.isnative and is_supported(array.dtype)):
             array = array.reshape(-1).view(np.uint8)
-        return compcoll.codec(self.codec).encode(as_frame_array(array))
+        return codec_of(self.codec).encode(as_frame_array(array))
 
     def decode(self, buf: Any, out: Any = None) -> Any:
         """The values of a frame; FrameError where it is damaged."""
-        values = compcoll.decode(numcodecs.compat.ensure_contiguous_ndarray(buf).view(np.uint8))
+        values = decode(numcodecs.compat.ensure_contiguous_ndarray(buf).view(np.uint8))
         return values if out is None else numcodecs.compat.ndarray_copy(values, out)

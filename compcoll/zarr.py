@@ -14,9 +14,11 @@ import numpy as np
 import zarr.abc.codec
 import zarr.registry
 
-import compcoll
+from compcoll.codecs import codec as codec_of
+from compcoll.codecs import decode
 from compcoll.codecs.views import as_frame_array, is_supported
-from compcoll.frame import HEADER_NBYTES
+from compcoll.core.errors import FrameError
+from compcoll.frame import HEADER_NBYTES, inspect
 
 __all__ = ["Compcoll"]
 
@@ -45,7 +47,7 @@ class Compcoll(zarr.abc.codec.ArrayBytesCodec):
     is_fixed_size = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "codec", compcoll.codec(self.codec).spec)
+        object.__setattr__(self, "codec", codec_of(self.codec).spec)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Compcoll:
@@ -69,20 +71,20 @@ class Compcoll(zarr.abc.codec.ArrayBytesCodec):
     def _encode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
         array = chunk_data.as_ndarray_like()
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
-        frame = compcoll.codec(self.codec).encode(as_frame_array(array))
+        frame = codec_of(self.codec).encode(as_frame_array(array))
         return chunk_spec.prototype.buffer.from_array_like(frame)
 
     def _decode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
         dtype = chunk_spec.dtype.to_native_dtype()
         native, shape = dtype.newbyteorder("="), chunk_spec.shape
-        info = compcoll.inspect(chunk_data[:HEADER_NBYTES].to_bytes(), len(chunk_data))
+        info = inspect(chunk_data[:HEADER_NBYTES].to_bytes(), len(chunk_data))
         expected = as_frame_array(np.empty(0, native)).dtype
         if (info.dtype, info.size) != (expected, math.prod(shape)):
-            raise compcoll.FrameError(
+            raise FrameError(
                 f"the chunk's frame has {info.size} values of {info.dtype}, "
                 f"not {math.prod(shape)} of {expected}"
             )
-        values = compcoll.decode(chunk_data.as_array_like())
+        values = decode(chunk_data.as_array_like())
         return chunk_spec.prototype.nd_buffer.from_ndarray_like(
             values.view(native).astype(dtype, copy=False).reshape(shape)
         )

@@ -1,23 +1,16 @@
 """Communicators: `Comm`, the decision on a call that is new, and MPI datatypes of further types.
 
-communicator.py  `Comm` and its siblings, and their places in `MPI`; objects.py their lower-case calls
+communicator.py  `Comm` and its siblings; objects.py their lower-case calls
+world.py         `MPI.COMM_WORLD` and `MPI.COMM_SELF` under a policy
 construct.py     all ranks agree on settings and make, or find, the duplicate that has them
-marked.py        Python's side of a marked communicator
+marked.py        Python's side of a marked communicator; recording.py starts the record of its calls
 prepare.py       a call that is new: decision (`compcoll.policy`), then a schedule by call.py and shaping.py
+coding.py        codecs as the engine takes them
 buffers.py       `shaped`, `typed` and the datatypes of small floats; totals.py `compcoll.summary`
 """
 
-from compcoll.comm.communicator import (
-    CLASSES,
-    PREDEFINED,
-    Cartcomm,
-    Comm,
-    Distgraphcomm,
-    Graphcomm,
-    class_of,
-    mark_world,
-    wrap_world,
-)
+from compcoll.comm.communicator import CLASSES, PREDEFINED, Cartcomm, Comm, Distgraphcomm, Graphcomm
+from compcoll.comm.world import mark_world, wrap_world
 
 __all__ = [
     "CLASSES",
@@ -26,7 +19,6 @@ __all__ = [
     "Comm",
     "Distgraphcomm",
     "Graphcomm",
-    "class_of",
     "mark_world",
     "wrap_world",
 ]

@@ -11,10 +11,10 @@ import numpy as np
 from compcoll.algorithms.catalog import program
 from compcoll.codecs import Codec, codec
 from compcoll.codecs.decoding import accumulator_dtype
+from compcoll.comm.coding import coding
 from compcoll.comm.shaping import inner_shapes
 from compcoll.devices import cuda
 from compcoll.engine._engine import PreparedCall
-from compcoll.engine.coding import coding
 from compcoll.policy import choices
 from compcoll.policy.decision import FLAT, Decision
 from compcoll.schedule.cache import Cache

@@ -18,16 +18,14 @@ from mpi4py import MPI
 
 from compcoll.codecs import Codec
 from compcoll.comm.construct import construct
-from compcoll.comm.marked import Marked, Settings
+from compcoll.comm.marked import Marked, Settings, class_name
 from compcoll.comm.objects import ObjectCalls
-from compcoll.core import environment
 from compcoll.engine import _engine
 from compcoll.engine.report import Report, describe
 from compcoll.policy import Policy, make_policy
 from compcoll.policy.policy import below_min_nbytes
-from compcoll.tracing.words import plural
 
-__all__ = ["CLASSES", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "wrap_world"]
+__all__ = ["CLASSES", "PREDEFINED", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "of_handle"]
 
 #: What a policy is made of: itself, its keys, or the path of a file.
 PolicyLike = Policy | Mapping[str, Any] | str | os.PathLike[str]
@@ -225,7 +223,7 @@ class Comm(ObjectCalls, MPI.Intracomm):
             was_exact if owner_exact is None else owner_exact,
             device_buffers,
         )
-        return _of_handle(handle, origin)
+        return of_handle(handle, origin)
 
     def __repr__(self) -> str:
         if self == MPI.COMM_NULL:
@@ -352,6 +350,7 @@ _SIBLINGS = {
 }
 #: The base of the others first.
 CLASSES = tuple(reversed(_SIBLINGS.values()))
+_BY_NAME = {cls.__name__: cls for cls in CLASSES}
 
 if not TYPE_CHECKING:  # who document themselves by mpi4py's words
     for _class in (ObjectCalls, *CLASSES):
@@ -403,9 +402,7 @@ def _take_handle(into: MPI.Comm, of: MPI.Comm) -> None:
 
 def class_of(comm: MPI.Comm) -> type[Comm]:
     """The class here that stands for that of a communicator."""
-    topology = comm.topology if comm != MPI.COMM_NULL else MPI.UNDEFINED
-    kinds = {MPI.CART: Cartcomm, MPI.GRAPH: Graphcomm, MPI.DIST_GRAPH: Distgraphcomm}
-    return kinds.get(topology, Comm)
+    return _BY_NAME[class_name(comm)]
 
 
 def _known(comm: MPI.Comm) -> Any:
@@ -413,10 +410,10 @@ def _known(comm: MPI.Comm) -> Any:
     if comm == MPI.COMM_NULL or not isinstance(comm, MPI.Intracomm):
         return comm
     number = _engine.number_of(comm)
-    return _of_handle(comm.handle, None) if number else comm
+    return of_handle(comm.handle, None) if number else comm
 
 
-def _of_handle(handle: int, origin: MPI.Intracomm | None) -> Any:
+def of_handle(handle: int, origin: MPI.Intracomm | None) -> Any:
     """A `Comm`, or its sibling, of a marked communicator."""
     comm = MPI.Comm.fromhandle(handle)
     cls = class_of(comm)
@@ -461,75 +458,5 @@ def _unpickled(name: str, settings: Settings) -> Comm:
     for number in filter(None, (_engine.number_of(plain), *_engine.duplicates_of(plain))):
         if Marked.of(number).settings == settings:
             handle, _ = _engine.place_of(number)
-            return _of_handle(handle, plain)
+            return of_handle(handle, plain)
     raise pickle.UnpicklingError(f"{name} was pickled as a compcoll.Comm, which this process has not made")
-
-
-# -- in the places of MPI.COMM_WORLD and MPI.COMM_SELF
-
-# By these names pickle finds mpi4py's own in a program that has others in their places.
-COMM_WORLD, COMM_SELF = MPI.COMM_WORLD, MPI.COMM_SELF
-
-
-def mark_world(
-    *, summary: bool | None = None, trace: str | None = None, ranks: int | None = None, **settings: Any
-) -> None:
-    """Mark COMM_WORLD and COMM_SELF themselves, so that all calls on them are served; collective.
-
-    Every kind of program begins by it, as ranks of one job may run several: it makes all calls of MPI that
-    come before the program's.
-
-    Parameters
-    ----------
-    summary : bool, optional
-        Whether rank 0 writes a line about all calls to the standard error output when the program ends; by
-        default what ``COMPCOLL_SUMMARY`` says, else yes.
-    trace : path, optional
-        Folder of the trace; by default what ``COMPCOLL_TRACE`` says.
-    ranks : int, optional
-        How many ranks there have to be.
-    **settings
-        Codec, ``when``, ``min_nbytes`` and policy, as for `compcoll.Comm`.
-
-    Raises
-    ------
-    OSError, ValueError
-        On all ranks, where any cannot begin, or they have different settings.
-    """
-    from compcoll.tracing import recording
-
-    def made() -> Policy:
-        size = PREDEFINED["COMM_WORLD"].size
-        if ranks not in (None, size):
-            raise ValueError(f"-n {ranks}, where a launcher has started {plural(size, 'rank')} already")
-        names = ("codec", "when", "min_nbytes", "policy")
-        policy = make_policy(None, *(settings.get(name) for name in names))
-        recording.start(environment.summary() if summary is None else summary, trace)
-        return policy
-
-    for comm in PREDEFINED.values():
-        if not _engine.number_of(comm):
-            construct(comm, made, False, False, None, itself=True)
-
-
-def wrap_world(summary: bool | None = None, **settings: Any) -> None:
-    """Mark COMM_WORLD and COMM_SELF, and put a `Comm` into their places in `MPI`; collective over all ranks.
-
-    Later imports find these, and communicators made from them inherit their policy. A second call has no
-    effect.
-
-    Parameters
-    ----------
-    summary, **settings
-        As of `mark_world`.
-
-    Raises
-    ------
-    OSError, ValueError
-        As of `mark_world`.
-    """
-    if isinstance(MPI.COMM_WORLD, Comm):
-        return
-    mark_world(summary=summary, **settings)
-    for name, comm in PREDEFINED.items():
-        setattr(MPI, name, _of_handle(comm.handle, None))

@@ -10,19 +10,19 @@ from random import SystemRandom
 from mpi4py import MPI
 
 from compcoll.codecs import codec
+from compcoll.comm.coding import coding
 from compcoll.comm.marked import Marked
 from compcoll.comm.prepare import load_kernels, prepare
+from compcoll.comm.recording import record
 from compcoll.core import dtypes, environment
 from compcoll.devices import handover
 from compcoll.engine import _engine, hooks
-from compcoll.engine.coding import coding
 from compcoll.engine.group import complete, survey
 from compcoll.engine.start import start_engine
 from compcoll.policy import Policy
 from compcoll.policy.policy import check_same, fields_of
-from compcoll.preload import job_settings
 
-__all__ = ["construct", "mark_group", "record"]
+__all__ = ["construct", "mark_group"]
 
 #: Source of keys: programs may seed other generators.
 _RANDOM = SystemRandom()
@@ -165,19 +165,3 @@ def _begin() -> None:
     for dtype, code in dtypes.CODES.items():
         if dtype.kind != "c":
             _engine.set_receiving(code, coding(codec("raw"), dtype))
-
-
-@cache
-def record() -> None:
-    """Trace a program that makes its communicators itself as well, where it is to be; local.
-
-    Raises
-    ------
-    OSError
-        Where the trace cannot be written; ranks agree on that before any goes on.
-    """
-    trace = job_settings().get("trace")
-    if trace is not None or environment.trace() is not None:
-        from compcoll.tracing import recording
-
-        recording.start(trace=trace)

@@ -21,13 +21,21 @@ from compcoll.policy import Policy, choices
 from compcoll.policy.advisor import Advisor, Measured, measure
 from compcoll.policy.policy import Place
 
-__all__ = ["DERIVING", "Marked", "Settings"]
+__all__ = ["DERIVING", "Marked", "Settings", "class_name"]
 
 #: Held by a thread that makes what it and others are the first to need.
 DERIVING = RLock()
 
+_CLASS_NAMES = {MPI.CART: "Cartcomm", MPI.GRAPH: "Graphcomm", MPI.DIST_GRAPH: "Distgraphcomm"}
+
 #: Policy, ``strict``, ``owner_exact`` and ``device_buffers`` of a communicator.
 Settings = tuple[Policy, bool, bool, bool]
+
+
+def class_name(comm: MPI.Comm) -> str:
+    """Return the name of the class here that stands for that of a communicator."""
+    topology = comm.topology if comm != MPI.COMM_NULL else MPI.UNDEFINED
+    return _CLASS_NAMES.get(topology, "Comm")
 
 
 class Marked:

@@ -17,6 +17,7 @@ from compcoll.codecs import codec
 from compcoll.comm.call import Call
 from compcoll.comm.call import load_kernels as load_kernels_of
 from compcoll.comm.call import prepare as prepare_call
+from compcoll.comm.coding import coding
 from compcoll.comm.marked import Marked
 from compcoll.comm.shaping import OPENING_CHUNK, inner_of_message
 from compcoll.core import dtypes
@@ -24,7 +25,6 @@ from compcoll.core._cpu import Count
 from compcoll.core._gpu import NO_GPU
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine._engine import BLOCKING, LARGEST_FIRST_CHUNK, PERSISTENT, memory_at
-from compcoll.engine.coding import coding
 from compcoll.operations import OPERATIONS, REDUCTIONS, Blocks, Operation
 from compcoll.policy.choices import CHUNK_LIMITS
 from compcoll.policy.decision import Decision, without_base

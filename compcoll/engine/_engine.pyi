@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from compcoll.policy.decision import Decision
-
 class PreparedCall:
-    decision: Decision
+    decision: Any
     def __init__(self, *args: Any) -> None: ...
 
 def __getattr__(name: str) -> Any: ...

@@ -29,10 +29,10 @@ def has_begun() -> bool:
     return _begun
 
 
-def watch_exit() -> None:
-    """Have the layer end, which calls the functions, when Python exits."""
+def watch_exit(end: Callable[[], None]) -> None:
+    """Have a function end the layer, which calls the functions, when Python exits."""
     # Python lets go of the arguments of exit handlers when it has called all of these.
-    atexit.register(lambda last: None, _Last())
+    atexit.register(lambda last: None, _Last(end))
     os.register_at_fork(after_in_child=_forget)
 
 
@@ -44,11 +44,12 @@ def _forget() -> None:
 
 
 class _Last:
-    def __del__(self) -> None:
-        from compcoll.engine import _engine
+    def __init__(self, end: Callable[[], None]):
+        self.end = end
 
+    def __del__(self) -> None:
         if not _begun:
-            _engine.end_layer()  # which calls the functions
+            self.end()
 
 
 def call_all() -> None:

@@ -37,7 +37,7 @@ def _connect():
     functions.load_kernels, functions.finalize = load_kernels_c, finalize_c
     give_up_lock, take_lock = save_thread, restore_thread
     with_python(with_thread_states(functions))
-    watch_exit()
+    watch_exit(end_layer)
 
 
 def end_layer():

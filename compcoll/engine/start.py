@@ -1,13 +1,25 @@
-"""The process's engine, started when it is first needed."""
+"""The process's engine, started when it is first needed, and the settings of its job."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 from mpi4py import MPI
 
 from compcoll.core import environment
 from compcoll.engine import _engine
 
-__all__ = ["start_engine", "start_threads"]
+__all__ = ["job_settings", "start_engine", "start_threads"]
+
+
+def job_settings() -> dict[str, Any]:
+    """Settings of the ``compcoll run`` of whose job this process is a rank, by the names of its options.
+
+    Empty where it is of none, as a program is that a rank has started.
+    """
+    settings: dict[str, Any] = json.loads(_engine.job_settings() or "{}")
+    return settings
 
 
 def start_engine(workers: int | None = None, sharing: float = 1.0) -> None:

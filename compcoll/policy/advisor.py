@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-import compcoll
 from compcoll.core import environment
 from compcoll.core._cpu import Count
 from compcoll.core.exchange import bcast_object
+from compcoll.core.version import VERSION
 from compcoll.engine import _engine
 from compcoll.engine.finalize import before_finalize
 from compcoll.engine.group import Facts, complete
@@ -97,7 +97,7 @@ def _abouts(facts: Facts, byte: float) -> list[About]:
     name, version = MPI.get_vendor()
     return [
         About(
-            compcoll.__version__,
+            VERSION,
             f"{name} {'.'.join(map(str, version))}",
             " ".join(f"{key}={os.environ[key]}" for key in _TRANSPORT if key in os.environ),
             facts.processors,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
-__all__ = ["SETTINGS", "environment", "is_preloaded", "job_settings", "library_path"]
+__all__ = ["SETTINGS", "environment", "is_preloaded", "library_path"]
 
 #: The variable of the environment that has the settings of ``compcoll run``, as JSON, until MPI begins.
 SETTINGS = "COMPCOLL_SETTINGS"
@@ -57,17 +55,6 @@ def environment(embeds: bool = True) -> dict[str, str]:
 def is_preloaded() -> bool:
     """Whether this process has the library."""
     return hasattr(ctypes.CDLL(None), "compcoll_is_preloaded")
-
-
-def job_settings() -> dict[str, Any]:
-    """Settings of the ``compcoll run`` of whose job this process is a rank, by the names of its options.
-
-    Empty where it is of none, as a program is that a rank has started.
-    """
-    from compcoll.engine import _engine
-
-    settings: dict[str, Any] = json.loads(_engine.job_settings() or "{}")
-    return settings
 
 
 def _libpython() -> Path | None:

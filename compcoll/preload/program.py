@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from compcoll.comm import mark_world
 from compcoll.engine import _engine
-from compcoll.preload import job_settings
+from compcoll.engine.start import job_settings
 from compcoll.tracing import recording
 
 __all__ = ["begin"]

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from compcoll import operations
 from compcoll.codecs import Codec, codecs
-from compcoll.comm.construct import record
+from compcoll.comm.recording import record
 from compcoll.core import environment
 from compcoll.policy.policy import Policy, Rule, check_same, default_policy, fields_of, make_policy
 from compcoll.policy.rules import NOT_CODECS

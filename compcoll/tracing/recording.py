@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -22,9 +23,8 @@ from mpi4py.run import set_abort_status
 from compcoll.core import environment
 from compcoll.engine import _engine, hooks
 from compcoll.engine.finalize import before_finalize
-from compcoll.policy.table import store
 from compcoll.tracing import exchange
-from compcoll.tracing.records import Record, Sites, Tally
+from compcoll.tracing.records import CommFacts, Record, Sites, Tally
 from compcoll.tracing.words import plural
 from compcoll.tracing.writer import Trace
 
@@ -37,11 +37,20 @@ _WORLD = MPI.COMM_WORLD
 _recording: Recording | None = None
 
 
-def start(summary: bool = False, trace: str | Path | None = None) -> None:
+def start(
+    facts_of: Callable[[int, str, int], CommFacts],
+    measured: Callable[[], list[dict[str, Any]]],
+    summary: bool = False,
+    trace: str | Path | None = None,
+) -> None:
     """Record the calls of this process, where a trace or a summary demand that; local.
 
     Parameters
     ----------
+    facts_of : callable
+        As for `Sites`.
+    measured : callable
+        Gives the times of calls that were measured both ways, which end a trace.
     summary : bool
         Whether rank 0 prints a summary of all ranks to stderr at the end.
     trace : path, optional
@@ -57,7 +66,7 @@ def start(summary: bool = False, trace: str | Path | None = None) -> None:
         file = _make_file(trace)
         if file is None and not summary:
             return
-        _recording = Recording(file)
+        _recording = Recording(file, facts_of, measured)
     _recording.summary |= summary
 
 
@@ -121,6 +130,8 @@ class Recording:
     Parameters
     ----------
     trace : Trace or None
+    facts_of, measured : callable
+        As for `start`.
 
     Attributes
     ----------
@@ -128,9 +139,15 @@ class Recording:
         Whether rank 0 prints a summary of all ranks to stderr at the end.
     """
 
-    def __init__(self, trace: Trace | None):
+    def __init__(
+        self,
+        trace: Trace | None,
+        facts_of: Callable[[int, str, int], CommFacts],
+        measured: Callable[[], list[dict[str, Any]]],
+    ):
         self.summary = False
-        self._trace, self._tally, self._sites = trace, Tally(), Sites()
+        self._trace, self._tally, self._sites = trace, Tally(), Sites(facts_of)
+        self._measured = measured
         self._comm: MPI.Intracomm | None = None
         self._run, self._compares_clocks, self._done = "", False, False
         self._lock, self._stop = RLock(), Event()
@@ -171,7 +188,7 @@ class Recording:
         if self._comm is not None and not failed:
             self._exchange(self._comm)
         if self._trace is not None:
-            self._trace.add_rows(store().measured())
+            self._trace.add_rows(self._measured())
             self._trace.close(failed)
 
     def _add_objects(self, saved_nbytes: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,15 +18,11 @@ from typing import Any, NamedTuple
 
 import mpi4py
 
-import compcoll
-from compcoll.comm.marked import Marked
-from compcoll.engine import _engine
 from compcoll.operations import OPERATIONS, blocking_name
-from compcoll.policy.policy import below_min_nbytes
 
 __all__ = ["CommFacts", "Record", "Site", "Sites", "Tally"]
 
-_PACKAGES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (compcoll, mpi4py))
+_PACKAGES = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(mpi4py.__file__).parent))
 
 
 class Record(NamedTuple):
@@ -79,9 +76,16 @@ class Site(NamedTuple):
 
 
 class Sites:
-    """The sites of this process, by number."""
+    """The sites of this process, by number.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    facts_of : callable
+        ``facts_of(number, name, size)`` gives the `CommFacts` of a communicator.
+    """
+
+    def __init__(self, facts_of: Callable[[int, str, int], CommFacts]) -> None:
+        self._facts_of = facts_of
         self._numbers: dict[tuple, int] = {}
         self._sites: list[Site] = []
         self._lock = Lock()
@@ -98,7 +102,7 @@ class Sites:
         if number is None:
             file, line = (path, symbol) if frame is None else (key[0], frame.f_lineno)
             with self._lock:
-                self._sites.append(Site(file, line, _facts_of(comm, name, 1)))
+                self._sites.append(Site(file, line, self._facts_of(comm, name, 1)))
                 number = self._numbers[key] = len(self._sites)
         return number
 
@@ -106,7 +110,7 @@ class Sites:
         """The site of a record."""
         if record.site:
             return self._sites[record.site - 1]
-        return Site(None, None, _facts_of(record.comm, "", record.size))
+        return Site(None, None, self._facts_of(record.comm, "", record.size))
 
 
 @dataclass
@@ -162,20 +166,6 @@ def _leaving_nbytes(method: str, nbytes: int, size: int) -> int:
     if operation.replicates and not operation.reduces:
         return nbytes * (size - 1)
     return round(nbytes * (size - 1) / size * (1 + operation.replicates))
-
-
-@lru_cache(1024)
-def _facts_of(number: int, name: str, size: int) -> CommFacts:
-    """The facts of a marked communicator with this name; of one that was freed those that are known."""
-    from compcoll.comm import class_of
-
-    try:
-        marked = Marked.of(number)
-        _engine.place_of(number)  # MPI ends all ranks where it is asked about a communicator that is freed
-        name = name or class_of(marked.comm).__name__
-    except ValueError:
-        return CommFacts(name or "Comm", size, "the message was small, and the communicator is freed by now")
-    return CommFacts(name, marked.size, marked.idle or below_min_nbytes(marked.policy.min_nbytes))
 
 
 def _innermost() -> FrameType | None:

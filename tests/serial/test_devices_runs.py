@@ -13,9 +13,9 @@ from executor import compiler
 
 from compcoll import codec
 from compcoll.comm.call import load_kernels
+from compcoll.comm.coding import coding
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
-from compcoll.engine.coding import coding
 from compcoll.frame import HEADER_NBYTES
 from compcoll.schedule.trace import trace
 

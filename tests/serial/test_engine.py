@@ -14,9 +14,9 @@ from mpi4py import MPI
 
 from compcoll import FrameError, codec, inspect
 from compcoll.codecs import Codec, decode
+from compcoll.comm.coding import coding
 from compcoll.core.errors import MismatchError
 from compcoll.engine import _engine
-from compcoll.engine.coding import coding
 from compcoll.engine.cores import Cores, cores_of_process, free_cores, spare_cores
 from compcoll.frame import HEADER_NBYTES
 from compcoll.schedule.trace import Tracer, trace

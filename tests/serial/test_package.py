@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tomllib
 from contextlib import suppress
-from graphlib import TopologicalSorter
 from importlib.metadata import version
 from pathlib import Path
 
@@ -311,48 +310,3 @@ def test_communicators_have_types(tmp_path):
     assert types[-1].endswith("-> compcoll.torch.weight_sync.WeightSync")
     assert len(types) == len(TYPED) + 5
     assert not {"Any", "builtins.object"} & set(types)
-
-
-@pytest.mark.parametrize("package", ["core", "codecs", "algorithms", "schedule", "policy", "engine"])
-def test_layers(package):
-    """A package imports only itself and the packages below it."""
-    below = {
-        "core": set(),
-        "codecs": {"core", "devices"},
-        "algorithms": {"core", "codecs", "schedule"},
-        "schedule": {"core", "codecs", "algorithms"},
-        "policy": {"core", "codecs", "schedule", "engine"},
-        "engine": {"core", "codecs", "devices"},
-    }[package] | {package, "operations", "frame"}
-    files = [
-        f
-        for f in Path(compcoll.__file__).parent.joinpath(package).rglob("*.py*")
-        if f.suffix in (".py", ".pyx")
-    ]
-    imported = {
-        (file.name, name)
-        for file in files
-        for name in re.findall(r"^ *(?:from|import) compcoll\.(\w+)", file.read_text(), re.MULTILINE)
-    }
-    assert files
-    assert {found for found in imported if found[1] not in below} == set()
-
-
-def imported_by(path: Path, modules: set[str]) -> set[str]:
-    """Modules that a file imports, also in functions, but not for types alone."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []
-    found = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
-    names = {(node.module, f"{node.module}.{name.name}") for node in found for name in node.names}
-    return {both if both in modules else module for module, both in names} & modules
-
-
-@pytest.mark.parametrize("package", ["algorithms", "codecs", "core", "devices", "schedule"])
-def test_no_circles(package):
-    """Modules of a package import each other in one direction."""
-    folder = Path(compcoll.__file__).parent / package
-    paths = {f"compcoll.{package}.{path.stem}": path for path in folder.glob("*.py")}
-    graph = {name: imported_by(path, set(paths)) for name, path in paths.items()}
-    assert set(TopologicalSorter(graph).static_order()) == set(paths)

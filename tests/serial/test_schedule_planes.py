@@ -13,10 +13,10 @@ from benchmarks.simulation.virtual import Profile, simulate
 from compcoll import FrameError, codec, inspect
 from compcoll.algorithms.catalog import program
 from compcoll.codecs.shapes import PADDING, fitted
+from compcoll.comm.coding import coding
 from compcoll.core import _cpu
 from compcoll.core.errors import MismatchError
 from compcoll.engine import _engine
-from compcoll.engine.coding import coding
 from compcoll.operations import ALGORITHMS, REDUCTIONS
 from compcoll.schedule import planes
 from compcoll.schedule.graph import Kind

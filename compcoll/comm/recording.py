@@ -1,0 +1,48 @@
+"""The recording of a program's calls: its start, and the facts of communicators that records name."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from pathlib import Path
+
+from compcoll.comm.marked import Marked, class_name
+from compcoll.core import environment
+from compcoll.engine import _engine
+from compcoll.engine.start import job_settings
+from compcoll.policy.policy import below_min_nbytes
+from compcoll.policy.table import store
+from compcoll.tracing import recording
+from compcoll.tracing.records import CommFacts
+
+__all__ = ["record", "start"]
+
+
+def start(summary: bool = False, trace: str | Path | None = None) -> None:
+    """Record the calls of this process; see `compcoll.tracing.recording.start`."""
+    recording.start(_facts_of, store().measured, summary, trace)
+
+
+@cache
+def record() -> None:
+    """Trace a program that makes its communicators itself as well, where it is to be; local.
+
+    Raises
+    ------
+    OSError
+        Where the trace cannot be written; ranks agree on that before any goes on.
+    """
+    trace = job_settings().get("trace")
+    if trace is not None or environment.trace() is not None:
+        start(trace=trace)
+
+
+@lru_cache(1024)
+def _facts_of(number: int, name: str, size: int) -> CommFacts:
+    """The facts of a marked communicator with this name; of one that was freed those that are known."""
+    try:
+        marked = Marked.of(number)
+        _engine.place_of(number)  # MPI ends all ranks where it is asked about a communicator that is freed
+        name = name or class_name(marked.comm)
+    except ValueError:
+        return CommFacts(name or "Comm", size, "the message was small, and the communicator is freed by now")
+    return CommFacts(name, marked.size, marked.idle or below_min_nbytes(marked.policy.min_nbytes))

@@ -1,0 +1,83 @@
+"""The communicators that MPI has from the beginning, marked, or with a `Comm` in their places in `MPI`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI
+
+from compcoll.comm.communicator import PREDEFINED, Comm, of_handle
+from compcoll.comm.construct import construct
+from compcoll.comm.recording import start
+from compcoll.core import environment
+from compcoll.engine import _engine
+from compcoll.policy import Policy, make_policy
+from compcoll.tracing.words import plural
+
+__all__ = ["mark_world", "wrap_world"]
+
+# By these names pickle finds mpi4py's own in a program that has others in their places.
+COMM_WORLD, COMM_SELF = MPI.COMM_WORLD, MPI.COMM_SELF
+
+
+def mark_world(
+    *, summary: bool | None = None, trace: str | None = None, ranks: int | None = None, **settings: Any
+) -> None:
+    """Mark COMM_WORLD and COMM_SELF themselves, so that all calls on them are served; collective.
+
+    Every kind of program begins by it, as ranks of one job may run several: it makes all calls of MPI that
+    come before the program's.
+
+    Parameters
+    ----------
+    summary : bool, optional
+        Whether rank 0 writes a line about all calls to the standard error output when the program ends; by
+        default what ``COMPCOLL_SUMMARY`` says, else yes.
+    trace : path, optional
+        Folder of the trace; by default what ``COMPCOLL_TRACE`` says.
+    ranks : int, optional
+        How many ranks there have to be.
+    **settings
+        Codec, ``when``, ``min_nbytes`` and policy, as for `compcoll.Comm`.
+
+    Raises
+    ------
+    OSError, ValueError
+        On all ranks, where any cannot begin, or they have different settings.
+    """
+
+    def made() -> Policy:
+        size = PREDEFINED["COMM_WORLD"].size
+        if ranks not in (None, size):
+            raise ValueError(f"-n {ranks}, where a launcher has started {plural(size, 'rank')} already")
+        names = ("codec", "when", "min_nbytes", "policy")
+        policy = make_policy(None, *(settings.get(name) for name in names))
+        start(environment.summary() if summary is None else summary, trace)
+        return policy
+
+    for comm in PREDEFINED.values():
+        if not _engine.number_of(comm):
+            construct(comm, made, False, False, None, itself=True)
+
+
+def wrap_world(summary: bool | None = None, **settings: Any) -> None:
+    """Mark COMM_WORLD and COMM_SELF, and put a `Comm` into their places in `MPI`; collective over all ranks.
+
+    Later imports find these, and communicators made from them inherit their policy. A second call has no
+    effect.
+
+    Parameters
+    ----------
+    summary, **settings
+        As of `mark_world`.
+
+    Raises
+    ------
+    OSError, ValueError
+        As of `mark_world`.
+    """
+    if isinstance(MPI.COMM_WORLD, Comm):
+        return
+    mark_world(summary=summary, **settings)
+    for name, comm in PREDEFINED.items():
+        setattr(MPI, name, of_handle(comm.handle, None))
