@@ -1,4 +1,4 @@
-// All compiler switches: g++, clang++ and NVRTC read the same headers.
+// Compiler switches, in one place: g++, clang++ and NVRTC read the same headers.
 #pragma once
 
 #ifdef __CUDACC_RTC__  // NVRTC finds no <cstdint>, and has its own names for built-in functions

@@ -142,7 +142,7 @@ struct Places {
   }
 };
 
-// Swaps the bits i of `low` whose index i has the bit S with the bits i - S of `high`.
+// Swaps bit i of `low` with bit i - S of `high`, for each i that has the bit S.
 template <int S, class L>
 struct Exchange {
   CC_HD static void run(L& low, L& high) {

@@ -106,7 +106,7 @@ class Encoder {
     copy_ = nullptr;
   }
 
-  // All tiles, or those up to the first non-finite value.
+  // Encodes all tiles, or those up to the first non-finite value.
   void encode() {
     for (uint32_t i = 0; i < block; i++) inside_[i] = i < rules_.dim ? 0 : magnitude;
     if (layout_.blocks) memset(dst_ + layout_.codes_nbytes + layout_.scales_nbytes - sizeof(F), 0, sizeof(F));

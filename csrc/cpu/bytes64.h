@@ -15,7 +15,7 @@ extern const bool slow_bmi2;
 
 namespace CC_LEVEL {
 
-// As many vectors of the level as needed for 64 bytes. (One vector type of 64 bytes would do, but where the
+// Enough vectors of the level for 64 bytes. (One vector type of 64 bytes would do, but where the
 // machine has none, g++ splits its comparisons into single bytes. And g++ copies a plain struct in pieces of
 // 16 bytes, for which a wider load then has to wait.)
 struct Bytes64 {

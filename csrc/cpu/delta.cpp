@@ -138,8 +138,7 @@ uint32_t gather(Block<W>& block) {
 // The smallest number of low bits such that at most half of a sample of values need more.
 template <class V>
 uint32_t choose_r(const V* u, uint32_t n) {
-  uint32_t longer[2][66] = {}, step = n / 64 + 1, taken = 0;  // two, because most values increment the same
-  // entry
+  uint32_t longer[2][66] = {}, step = n / 64 + 1, taken = 0;  // two, since most values count in one entry
   for (uint32_t i = 0; i < n; i += step, taken++)
     longer[taken & 1][u[i] ? 64 - uint32_t(__builtin_clzll(u[i])) : 0]++;
   uint32_t r = 0;

@@ -8,7 +8,6 @@ namespace CC_LEVEL {
 // put_planes writes the g-th group of `planes` planes of the block to dst, one word each. get_planes reads as
 // many planes as the width says, and adds them to a block of zeros. Byte i of the transposed 64-bit lane j is
 // byte j of word i, or the byte of value 8j + i.
-// word i, or the byte of value 8j + i.
 #if defined(__AVX512BW__)
 constexpr int planes = 16;
 #else

@@ -182,8 +182,7 @@ struct Add {
         const double size = __builtin_fabs(v[k]);
         // The error of a sum that overflows is unbounded; sums of non-finite values are exact.
         if (size > largest && __builtin_isfinite(va[i][k]) && __builtin_isfinite(vb[i][k])) largest = size;
-        if (size != size) v[k] = Scalar<T>(__builtin_nan(""));  // which NaN a sum keeps depends on the
-        // machine
+        if (size != size) v[k] = Scalar<T>(__builtin_nan(""));  // which NaN a sum keeps differs by machine
       }
       Real<T>::store(whole + i * reals * sizeof(T), Real<T>::round(Real<T>::widen(v)));
     }

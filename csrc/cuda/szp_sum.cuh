@@ -49,8 +49,7 @@ struct SzpSumShared {
 };
 
 // Reads both terms' blocks of a tile; true if they are valid. Their sizes in words are summed as one number,
-// with 31 bits each. No payload is that large; a sum that overflows them has been found to pass a payload's
-// end before.
+// with 31 bits each. No payload is that large: before a sum overflows, it is found to pass the payload's end.
 template <class T>
 CC_HD bool szp_read_terms(const Job& job, const SzpTerms& terms, uint64_t t, TileSums& sums, SzpRead* in) {
   in[0].sizes<T>(terms.a, t), in[1].sizes<T>(terms.b, t);

@@ -112,7 +112,7 @@ CC_HD void encode_block(const Job& job, const Field<D>& field, uint32_t block, c
   if (block == field.count - 1 && field.maxbits % 64 == 32 && field.count % 2) stream[field.words - 1] = 0;
 }
 
-// Threads that handle blocks iterate over the array's in strides.
+// The first C::threads threads of each block of threads iterate over the array's blocks in strides.
 template <class C, class Code>
 CC_HD void for_blocks(uint32_t count, Code code) {
   if (threadIdx.x >= C::threads) return;

@@ -43,7 +43,7 @@ constexpr PairTable make_pair_table() {
 // others take 2.
 constexpr int pair_count(int words) { return words == 1 ? 7 : 15; }
 
-// Swaps the bits i of `low` whose index i has the bit S with the bits i - S of `high`.
+// Swaps bit i of `low` with bit i - S of `high`, for each i that has the bit S.
 template <uint32_t S>
 CC_HD void exchange(uint32_t& low, uint32_t& high) {
   constexpr uint32_t mask = ~0u / ((1u << S) + 1);  // S ones, S zeros, from bit 0 up

@@ -133,7 +133,7 @@ struct Span {
   }
 };
 
-// Where encoding writes the values that the frame decodes to; nowhere if `data` is null.
+// Destination of the values that a frame decodes to, written by its encoder; none if `data` is null.
 struct Values {
   Values(uint8_t* data = nullptr, bool past_cache = false) : data(data), past_cache(past_cache) {}
   uint8_t* data;

@@ -191,7 +191,7 @@ class Gpu {
   Memory memory_;
 };
 
-// Makes a GPU's context current in this thread, where stream captures of other threads then forbid no calls.
+// Makes a GPU's context current in this thread, and allows its calls during stream captures of other threads.
 class Within {
  public:
   Within() = default;

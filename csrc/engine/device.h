@@ -39,7 +39,7 @@ struct DeviceDone {
 
 class DeviceWork {
  public:
-  // All work comes after `marks`. `direct`: frames of blocks on a device stay there.
+  // `marks` come before all work. `direct`: frames of blocks on a device stay there.
   DeviceWork(Coder& coder, Coder& inside, Pool& pool, std::shared_ptr<Marks> marks, bool direct);
   ~DeviceWork();
   DeviceWork(const DeviceWork&) = delete;
@@ -222,8 +222,7 @@ class DeviceWork {
   std::vector<std::unique_ptr<Upload>> uploads_;
   std::vector<Upload*> idle_uploads_;
   Upload* open_ = nullptr;  // not sent yet
-  std::vector<std::pair<const Plan*, double>> ratios_;  // of recent frames whose size was not known in
-                                                        // advance
+  std::vector<std::pair<const Plan*, double>> ratios_;  // of recent frames of unknown size
   uint64_t in_flight_ = 0;  // device bytes used by launches and their operations
   std::vector<DeviceDone>* done_ = nullptr;
 };

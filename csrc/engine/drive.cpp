@@ -16,7 +16,8 @@ namespace {
 // then another rank is late.
 constexpr double part = 1.0 / 16, limit_of_part = 1e-4, late_part = 1.0 / 64, limit_of_late_part = 1e-3;
 // The progress thread yields for a shorter time than callers, which have nothing else to do. On an
-// oversubscribed node, a core that yields in a long call is missed by the ranks that work.
+// oversubscribed node, a thread that keeps yielding in a long call takes core time from the ranks that
+// compute.
 constexpr double spinning_of_thread = 1e-4, spinning_of_caller = 1e-3, spinning_of_oversubscribed = 2e-5;
 // The progress thread backs off while a waiter may exist: the program may be computing, and progresses its
 // own tasks when it waits. The thread naps between two polls of short tasks that have not begun to move, and

@@ -12,7 +12,7 @@ namespace engine {
 // The ranks of a communicator on this rank's node.
 struct Neighbours {
   std::shared_ptr<SharedMemory> memory;
-  uint64_t key = 0;  // of the communicator; differs from those of all others that two of its processes share
+  uint64_t key = 0;  // of the communicator; no other communicator with two of its processes has the same
   int rank = 0;
   std::vector<uint64_t> tokens;  // of each rank's segment; 0 for this rank and ranks of other nodes
 };

@@ -14,15 +14,15 @@ class Allocator {
   virtual uint8_t* get(uint64_t nbytes) = 0;
   // Memory that GPUs copy to and from; null if there is none left.
   virtual uint8_t* get_pinned(uint64_t) { return nullptr; }
-  virtual void put(uint8_t* memory, uint64_t nbytes) = 0;  // `nbytes`: as requested
+  virtual void put(uint8_t* memory, uint64_t nbytes) = 0;  // `nbytes` as requested
 };
 
 // Buffers by size class (powers of two and the halves between). Keeps at most `keep_nbytes` bytes idle; above
 // that, releases the largest buffers first.
 class Pool : public Allocator {
  public:
-  // Where a pool's memory comes from. Returns null when exhausted, and so does the pool. Memory that is idle
-  // when the pool ends is not released: it ends with its source.
+  // A source of memory for pools. Returns null when exhausted, and so does the pool. Memory that is idle when the
+  // pool ends is not released: it ends with its source.
   struct Source {
     virtual ~Source() = default;
     virtual uint8_t* allocate(uint64_t nbytes) = 0;

@@ -152,7 +152,7 @@ bool Run::work() {
 
 bool Run::done() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return !remaining_ && (!misfit_ || tags_.refusal < 0);  // otherwise the other ranks have not been told yet
+  return !remaining_ && (!misfit_ || tags_.refusal < 0);  // after a misfit, other ranks are told first
 }
 
 // Ends early when a worker completes an operation.
@@ -274,7 +274,7 @@ uint64_t Run::more_nbytes(int32_t op) const {
 }
 
 uint64_t Run::room(const Op& recv) const {
-  // Room for frames of 16-bit floats includes frames of their sums, which are wider.
+  // Instead of 16-bit floats, a frame may contain their sums, which are float32.
   uint64_t each = itemsize(coding_.dtype);
   return HEADER_NBYTES + schedule_->blocks[recv.block].most * (each > 4 ? each : 4) + MORE_NBYTES;
 }

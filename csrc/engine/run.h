@@ -29,9 +29,8 @@ struct Stats {
   double encoded = 0;  // largest absolute error of the encoded frames
   uint64_t workers = 0;  // threads that could help
   double encode_seconds = 0, decode_seconds = 0, wait_seconds = 0;
-  std::vector<std::pair<uint64_t, uint64_t>> used;  // number of encoded frames by codec name
-  uint64_t dimensions[4] = {};                      // number of encoded frames by their blocks' number of
-                                                    // dimensions
+  std::vector<std::pair<uint64_t, uint64_t>> used;  // encoded frames by codec name
+  uint64_t dimensions[4] = {};                      // encoded frames by number of dimensions
 };
 
 // Tags of a call: `n` tags from `first` on, used in turn. `refusal` is the communicator's tag by which ranks

@@ -60,8 +60,7 @@ std::shared_ptr<Segment> Segment::create(uint64_t memory_nbytes) {
   address.pid = getpid();
   address.fd = int(syscall(SYS_memfd_create, "compcoll", MFD_CLOEXEC));  // in all C libraries
   if (address.fd < 0) return nullptr;
-  const bool has_room = limit_of(RLIMIT_FSIZE) >= sizeof(Mailbox);  // growing beyond the limit would end the
-  // process by a signal
+  const bool has_room = limit_of(RLIMIT_FSIZE) >= sizeof(Mailbox);  // beyond it, a signal ends the process
   uint8_t* memory =
       has_room && !ftruncate(address.fd, sizeof(Mailbox)) ? map(address.fd, 0, sizeof(Mailbox)) : nullptr;
   if (!memory) {

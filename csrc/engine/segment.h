@@ -22,7 +22,7 @@ constexpr uint64_t piece_nbytes = 64 << 20;
 // others', take at most 1 / addresses_part of its addresses (RLIMIT_AS).
 constexpr uint64_t memory_part = 8, addresses_part = 4;
 
-// Where other processes find a segment.
+// Data by which other processes find a segment.
 struct SegmentAddress {
   int64_t pid = 0;
   int32_t fd = -1;

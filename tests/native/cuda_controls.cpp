@@ -29,7 +29,7 @@ EXPORT void standin_stub(const void* header) {
 // Copies of unwritten device memory to the host fail.
 EXPORT void standin_fail_on_fresh(int on) { fails_on_fresh = on; }
 
-// All calls after the next k fail. k < 0: no call fails.
+// Makes all calls after the next k fail. k < 0: no call fails.
 EXPORT void standin_fail_from(long k, int code) {
   LOCK;
   fail_at = k, fail_code = code, calls = 0;

@@ -93,7 +93,7 @@ class Left : public engine::PendingTask {
   std::promise<End> result_;
 };
 
-// All cases at once on a rank with its own threads.
+// Runs all cases at once on a rank with its own threads.
 void all_at_once(World& world, const std::vector<Case>& cases, int rank, int workers) {
   engine::Engine engine(true, 60);
   engine.set_workers(workers, engine::Help::ALWAYS);

@@ -21,7 +21,7 @@
 
 namespace executor {
 
-// All masks in these kernels are the whole warp's.
+// Checks a mask: in these kernels, all masks are the whole warp's.
 inline void check(unsigned mask, const Place& place) {
   if (mask != ~0u) fail("%s of the lanes %08x at %s:%d", place.what, mask, place.file, place.line);
 }

@@ -185,7 +185,7 @@ inline void on_fault(int, siginfo_t* about, void*) {
   if (block)
     for (const Shared& s : block->shared)
       if (s.has(about->si_addr)) fail("an access beside a shared variable");
-  sigaction(SIGSEGV, &before_launch, nullptr);  // not ours: raised again for the handler before
+  sigaction(SIGSEGV, &before_launch, nullptr);  // not ours: raised again for the previous handler
 }
 
 inline void begin() {

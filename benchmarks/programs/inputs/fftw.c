@@ -1,4 +1,4 @@
-/* Transforms a cube of 128^3 complex values with FFTW's own MPI, forth and back, ten times.
+/* Transforms a cube of 128^3 complex values with FFTW's own MPI, forward and backward, ten times.
  *
  *     mpicc fftw.c -o fftw -lfftw3_mpi -lfftw3 -lm
  */
