@@ -21,7 +21,7 @@ ACCELERATED = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated")
 
 
 HERE = Path(sys.executable).parent
-#: Whether mpi4py was built for the standard ABI, of which C programs have to be as well.
+#: True if mpi4py was built for the standard ABI, for which C programs have to be built as well.
 STANDARD = b"libmpi_abi.so" in Path(find_spec("mpi4py.MPI").origin).read_bytes()
 #: Compilers, with the mpiexec of each; MPICH's are those of its wheel.
 C_COMPILERS = {"mpich": (str(HERE / ("mpicc_abi" if STANDARD else "mpicc")), str(HERE / "mpiexec"))}
@@ -29,8 +29,8 @@ if not STANDARD:
     C_COMPILERS["openmpi"] = ("mpicc.openmpi", "mpiexec.openmpi")
 
 
-#: Has an interpreter say at its end how many calls of Python functions there were in compcoll on the main
-#: thread, and how many calls of MPI's Python decided on, on the layer's.
+#: Has an interpreter print, at exit, how many Python functions of compcoll the main thread called, and how
+#: many calls of MPI were prepared by Python on the layer's thread.
 COUNTS = """
 import atexit, sys
 
@@ -76,7 +76,7 @@ RUN = sys.executable, "-m", "compcoll", "run"
 
 
 def outside():
-    """The environment without what the ranks of these tests have, if there are any."""
+    """The environment without the variables of these tests' own ranks."""
     known = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_", "COMPCOLL_"))}
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         known[name] = "1"
@@ -87,7 +87,7 @@ def outside():
 
 
 def run(*command, **more):
-    """What a command says and how it ends."""
+    """Run a command; return the result."""
     return subprocess.run(
         [str(word) for word in command],
         capture_output=True,
@@ -99,7 +99,7 @@ def run(*command, **more):
 
 
 def accelerated(*command, **more):
-    """The same, of a program on two ranks that `compcoll run` starts."""
+    """Like `run`, for a program that `compcoll run` starts on two ranks."""
     return run(sys.executable, "-m", "compcoll", "run", "-n", 2, "--codec", "lossless", *command, **more)
 
 
@@ -113,7 +113,7 @@ def _library():
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
-    """Compiles a program; its path."""
+    """Function that compiles a program, and returns its path."""
     folder = tmp_path_factory.mktemp("programs")
 
     def compiled(source, compiler, *flags):
@@ -131,7 +131,7 @@ def build(tmp_path_factory):
 
 @pytest.fixture
 def jobs(build, tmp_path):
-    """The two programs in a language and of an MPI, its mpiexec, and what the environment has to have."""
+    """Function of an MPI that returns programs by language, its mpiexec, and variables for them."""
 
     def made(mpi):
         script = tmp_path / "jobs.py"
@@ -184,14 +184,14 @@ def test_mpi_ends_after_a_request_was_freed(build):
 
 @pytest.mark.exhaustive
 def test_communicators_inherit_what_is_known(build):
-    """Hundreds at once, without measuring anything for each of them."""
+    """Hundreds of communicators are made at once, without measurements for each of them."""
     program = build("duplicates.c", C_COMPILERS["mpich"][0])
     result = run(*RUN, "-n", 2, "-q", program, 300, "dup", "split", "cart")
     assert (result.stdout, result.returncode) == ("0 wrong values\n" * 3, 0), result.stderr
 
 
 def test_a_missing_mpi4py_is_one_sentence(build, tmp_path):
-    """An mpi4py without `MPI`, as one of a standard-ABI build has it."""
+    """An mpi4py without `MPI`, as in a build for the standard ABI, leaves calls to MPI with one line."""
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").write_text("rc = type('rc', (), {})\n")
     program = build("faulty.c", C_COMPILERS["mpich"][0])
@@ -204,7 +204,7 @@ def test_a_missing_mpi4py_is_one_sentence(build, tmp_path):
 
 @pytest.mark.exhaustive
 def test_a_library_that_python_calls(build):
-    """Calls of a C library and of mpi4py in a Python program."""
+    """Calls of a C library and of mpi4py in a Python program are accelerated, with right values."""
     library = build("extension.c", C_COMPILERS["mpich"][0], "-shared", "-fPIC")
     result = accelerated(SOURCES / "extension.py", library)
     assert (result.stdout, result.returncode) == ("0 wrong values\n", 0), result.stderr
@@ -214,7 +214,7 @@ def test_a_library_that_python_calls(build):
 @pytest.mark.parametrize("mpi", C_COMPILERS)
 @pytest.mark.exhaustive
 def test_odd_arguments(build, mpi):
-    """What ranks may describe differently, and what MPI refuses on one of them."""
+    """Arguments that ranks describe differently, or that MPI refuses on one rank, end as with MPI alone."""
     (compiler, mpiexec), n = C_COMPILERS[mpi], 3
     program = [build("odd_arguments.c", compiler), *["truncated"] * (mpi == "mpich")]
     expected = (f"0 wrong on {n} ranks\n", 0)
@@ -247,7 +247,7 @@ def test_disabled_in_c_and_in_python(jobs):
 @pytest.mark.parametrize(("mpi", "language"), list(zip(C_COMPILERS, ["C", "Python"], strict=False)))
 @pytest.mark.exhaustive(but=1)
 def test_a_program_that_a_rank_starts_is_plain(jobs, tmp_path, mpi, language):
-    """A program that a rank starts is none of the job's ranks, unless `compcoll run` starts it."""
+    """A program that a rank starts is not accelerated, unless `compcoll run` starts it."""
     programs, mpiexec, more = jobs(mpi)
     allowed = [f"{name}={value}" for name, value in outside().items() if name.startswith("OMPI_")]
     child = f"{mpiexec} -n 2 {programs['C']} child"
@@ -328,7 +328,7 @@ def test_fortran_on_open_mpi(build, interface):
 @pytest.mark.skipif(STANDARD, reason="mpi4py is for the standard ABI, and the program for Open MPI")
 @pytest.mark.exhaustive
 def test_fortran_on_open_mpi_5(build):
-    """A program in Fortran is plain where the library has persistent collectives, and one line says so."""
+    """With Open MPI 5, Fortran's calls are left to MPI, and one line says so."""
     program = build("fortran.F90", "mpif90.openmpi", "-DMPIF_H", "-fallow-argument-mismatch")
     library = build("open_mpi_5.c", "mpicc.openmpi", "-shared", "-fPIC")
     result = accelerated(program, LD_PRELOAD=str(library))
@@ -336,7 +336,7 @@ def test_fortran_on_open_mpi_5(build):
     assert result.stderr == "compcoll: calls from Fortran are not accelerated with Open MPI 5 and later\n"
 
 
-#: Loads Open MPI's functions of Fortran when MPI has begun, as an extension module would.
+#: Program that loads Open MPI's Fortran functions after MPI_Init, as an extension module would.
 LATER = """
 import ctypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""Every algorithm as a schedule, on many ranks: it ends, and every value arrives."""
+"""Every algorithm's schedules complete on many ranks, and every value arrives."""
 
 import math
 from itertools import accumulate, chain, pairwise
@@ -20,7 +20,7 @@ KINDS = ["one", "uneven", "chunks", "empty"]
 CHUNK = 1024
 SUMS = ALGORITHMS["Reduce_scatter"]
 
-#: Nodes: in order, round robin, uneven, one rank on some nodes, names that say nothing.
+#: Placements on nodes: in order, round robin, uneven, single ranks, and arbitrary names.
 PLACEMENTS = [
     (0, 0, 1, 1),
     (0, 1, 0, 1),
@@ -41,7 +41,7 @@ cases = pytest.mark.parametrize(("size", "kind"), [(size, kind) for size in SIZE
 
 
 def data(rank: int, n: int, salt: int = 0) -> np.ndarray:
-    """Values that name their origin; small integers, so that sums are exact in any order."""
+    """Small integers that depend on their origin; their sums are exact in any order."""
     return ((np.arange(n) * 7 + rank * 31 + salt * 17) % 251).astype(np.int64)
 
 
@@ -85,7 +85,7 @@ def traced(op: str, algorithm: str, where, sends: list, recvs: list, root: int =
 def run(
     op: str, algorithm: str, where, sends: list, recvs: list, root: int = 0, seed: int = 0, **options
 ) -> None:
-    """Carry out a collective; one of two levels in several orders."""
+    """Run a collective in the interpreter; one of two levels in three random orders."""
     schedules = traced(op, algorithm, where, sends, recvs, root, **options)
     blocks = [[*s, *r] for s, r in zip(sends, recvs, strict=True)]
     before = [[block.copy() for block in rank] for rank in blocks]
@@ -234,7 +234,7 @@ def test_reduce(where, algorithm, n, in_place):
 @pytest.mark.parametrize("size", [6, 7, 12, 16, 30])
 @pytest.mark.parametrize("n", [2_000, 60_000])
 def test_halving_in_groups(size, n):
-    """Parts are cut while they are large; each round is of groups as small as the number of ranks allows."""
+    """Sums are right in groups as small as the factors of the number of ranks allow."""
     sends = [data(r, n) for r in range(size)]
     expected = sum(sends)
     recvs = [np.zeros(n, np.int64) for _ in range(size)]
@@ -292,7 +292,7 @@ def test_deadlock_is_noticed():
 
 
 def test_windows_bound_what_is_under_way():
-    """A sender holds no more frames than it may, and waits for the first before it makes another."""
+    """A sender has at most ``window`` frames, and waits for the oldest before it encodes another."""
     schedule = trace(program("Send", "stream"), 0, 2, [40 * CHUNK], [], CHUNK, window=3)
     dependencies = schedule.dependencies()
     encodes = np.flatnonzero(schedule.ops["kind"] == Kind.ENCODE).tolist()
@@ -304,7 +304,7 @@ def test_windows_bound_what_is_under_way():
 
 
 def test_dependencies_stay_few():
-    """However long a message is, an operation names only what it has just awaited."""
+    """An operation has few dependencies, however long its message is."""
     for op in ("Alltoall", "Allreduce", "Allgather"):
         n = 300 * CHUNK
         sends, recvs = {"Alltoall": ([n] * 3, [n] * 3), "Allreduce": ([n], [n])}.get(op, ([n], [n] * 3))

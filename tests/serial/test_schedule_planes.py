@@ -1,4 +1,4 @@
-"""Blocks in the shape of their arrays: where chunks end, what they are coded in, frames of other shapes."""
+"""Blocks in the shapes of their arrays: ends of chunks, shapes for coding, frames of other shapes."""
 
 from itertools import pairwise
 from math import prod
@@ -23,7 +23,7 @@ from compcoll.schedule.graph import Kind
 from compcoll.schedule.trace import chunk_step, trace
 
 zfpy = pytest.importorskip("zfpy")
-#: Chunks of 1024 elements, which 4 planes of 12 x 20 nearly are.
+#: Chunks of 1024 elements, which 4 planes of 12 x 20 nearly fill.
 SHAPE, CHUNK = (37, 12, 20), 1024
 
 
@@ -101,7 +101,7 @@ async def to_itself(rt, send: list, recv: list) -> None:
 
 
 def run(comm, spec, a: np.ndarray, out: np.ndarray, inner, recv_hook=None) -> _engine.Outcome:
-    """Send an array to itself in its shape, to where its shape is not known."""
+    """Send an array in its shape to the rank itself, whose receive does not know the shape."""
     schedule = trace(to_itself, 0, 1, [a.size], [a.size], CHUNK, [inner, ()], shaped=True)
     running = internals.Running(
         schedule.compiled,
@@ -122,7 +122,7 @@ def run(comm, spec, a: np.ndarray, out: np.ndarray, inner, recv_hook=None) -> _e
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("shape", [SHAPE, (90, 100), (5, 40, 60), (8, 60, 64)])
 def test_frames_are_zfps_and_arrive(comm, shape, dtype):
-    """Chunk by chunk, whatever their sizes, as the zfp library codes the whole."""
+    """The chunks' payloads together are the zfp library's stream of the whole array, and arrive."""
     a = field(shape, dtype)
     frames = []
     out = np.zeros(a.size, dtype)
@@ -134,7 +134,7 @@ def test_frames_are_zfps_and_arrive(comm, shape, dtype):
     infos = [inspect(f) for f in frames]
     assert all(info.shape[1:] == shape[1:] for info in infos)
     assert sum(info.size for info in infos) == a.size
-    # Blocks of 3-D float32 and all others here are whole 64-bit words: streams of chunks are pieces of one.
+    # All blocks here are whole 64-bit words, so that the chunks' streams are pieces of one stream.
     assert (
         b"".join(f[80 : 80 + i.payload_nbytes].tobytes() for f, i in zip(frames, infos, strict=True)) == whole
     )
@@ -169,10 +169,10 @@ def test_values_that_do_not_fit_come_lossless_in_their_place(comm):
     ],
 )
 def test_frames_of_other_shapes_are_refused(comm, shape):
-    """With all checksums in order: they do not fit where they have to be, and nothing else is written."""
+    """Frames of other shapes with valid checksums raise, and nothing beside the block is written."""
 
     def forge(message: np.ndarray) -> None:
-        if message.size:  # of what depends on a frame that was refused there is none
+        if message.size:  # a frame that depends on a refused one is empty
             message[32:56].view("<u8")[:] = shape
             message[76:80].view("<u4")[0] = _cpu.checksum(message[:76])
 
@@ -188,7 +188,7 @@ def test_frames_of_other_shapes_are_refused(comm, shape):
 
 
 def blocks_of(op: str, size: int, n: int) -> tuple[list[int], list[int], list[int]]:
-    """Blocks that are sent and received, and the numbers of those that have the sender's shape."""
+    """Lengths of sent and of received blocks, and indices of those in the sender's shape."""
     return {
         "Alltoall": ([n] * size, [n] * size, range(size)),
         "Allgather": ([n], [n] * size, [0]),
@@ -226,7 +226,7 @@ def test_ranks_of_different_shapes_meet(data):
         size, lambda r: trace(program(op, algorithm), r, size, *blocks_of(op, size, n)[:2], chunk), Profile()
     )
     result = simulate(size, schedule, Profile(jitter=1e-3))
-    if op not in REDUCTIONS:  # whose parts are of other lengths
+    if op not in REDUCTIONS:  # parts of sums have other lengths
         assert result.messages == flat.messages
 
 

@@ -1,4 +1,4 @@
-"""szp: the bound holds for every value, whatever the bits; sums without floats, damage, room, options."""
+"""szp: bounds for any bit pattern, integer sums, damage, capacity, options."""
 
 import math
 from fractions import Fraction
@@ -68,7 +68,7 @@ def test_rounding_to_float32_sends_no_block_out_unchanged():
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_ties(dtype):
-    # Multiples of half a step, and what lies next to them.
+    # Multiples of half a step, and their neighbours.
     step = 2 - 2.0**-6
     base = (np.arange(-64, 64) * step / 2).astype(dtypes.real_dtype(dtype))
     array = np.stack([base, *(np.nextafter(base, np.array(s * np.inf, base.dtype)) for s in (-1, 1))])

@@ -1,4 +1,4 @@
-"""Errors of the other ranks where a rank fails, leaves, differs, comes late or not at all."""
+"""Errors on the other ranks if a rank fails, leaves, differs, is late or never comes."""
 
 import re
 from importlib.util import find_spec
@@ -33,7 +33,7 @@ say("in time" if time.monotonic() - since < 5 else "late")
 
 
 def test_a_rank_that_raises(run):  # noqa: F811
-    """Small and large sums, and a message, hear of its error; a group that it has destroyed, of that."""
+    """Small and large sums and a receive get the failed rank's error, or that it destroyed the group."""
     said, status = run(RAISES, SECONDS="60")
     assert status, said
     assert said.count("rank 0 got rank 1 has ended with ValueError: no more") == 3, said
@@ -79,7 +79,7 @@ def test_a_group_beside_gloo_has_barriers_and_hears_of_ends(run):  # noqa: F811
     assert "rank 0 got rank 1 has ended, and does not come to call 1 of the group\n" in said, said
 
 
-#: Memory of a GPU on rank 1 alone, in a group whose ranks all have one.
+#: Head of a program whose ranks all have a GPU; in the program, rank 1 alone uses GPU memory.
 ON_GPUS = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -100,13 +100,13 @@ except dist.DistBackendError as error:
 
 @pytest.mark.skipif(compiler() is None, reason="needs g++ on x86-64")
 def test_memory_of_one_ranks_gpu_alone_ends_in_the_time_out(run):  # noqa: F811
-    """A large broadcast without a codec, which MPI has on one rank, and the engine on the other."""
+    """A large broadcast without a codec, by MPI on one rank and by the engine on the other, times out."""
     standin.load()
     said, _ = run(ON_ONE, head=ON_GPUS + HEAD, SECONDS="3", COMPCOLL_CODEC="none")
     assert sorted(re.findall(r"rank (\d) got .*Timed out after 3 s", said)) == ["0", "1"], said
 
 
-#: Calls of rank 1, and their names, where rank 0 calls `all_reduce`; then a pair of other calls.
+#: Calls of rank 1 against rank 0's `all_reduce`, and their names in errors.
 OTHERS = {
     "broadcast": ("dist.broadcast(x, 0, group=group)", "broadcast 0 torch.float32 {n}"),
     "all_gather": (
@@ -140,7 +140,7 @@ called("policy", lambda: compcoll.torch.set_policy("int8") if rank else dist.all
 
 
 def test_ranks_that_call_something_else(run):  # noqa: F811
-    """Another operation, size, type, split or setting is an error on all, which names what each called."""
+    """Another operation, size, type, split or setting raises on all ranks, and names each rank's call."""
     said, status = run(
         DIFFERS.format(others={name: call for name, (call, _) in OTHERS.items()}), SECONDS="60"
     )
@@ -184,7 +184,7 @@ except dist.DistBackendError as error:
 
 
 def test_a_rank_that_does_not_come(run):  # noqa: F811
-    """Neither to a new group, nor to a call, for which a loop of `is_completed` ends, nor to `set_policy`."""
+    """A missing rank times out a new group, a call, which may be polled, and `set_policy`."""
     said, status = run(ABSENT, 3, SECONDS="2")
     assert status, said
     found = re.findall(r"rank [01] has no group after (\d+) s: .*rank 2", said)
@@ -215,7 +215,7 @@ lines = sum(compcoll.torch.report(together=True).lines.values(), [])
 assert ("Send", "lossless") in [(line.op, line.codec) for line in lines]
 say("has all")
 """
-#: One rank waits for the other in vain; the memory that it gives back is used again.
+#: A barrier times out on one rank while the other is late; memory freed then is not written to.
 LATE = """
 other = dist.new_group()
 for late in (1, 0):
@@ -237,7 +237,7 @@ for late in (1, 0):
 
 
 def test_monitored_barriers(run):  # noqa: F811
-    """Beside messages under way, and where a rank comes late."""
+    """Monitored barriers pass messages in flight, and name a late rank."""
     said, _ = run(BARRIER + LATE, COMPCOLL_CODEC="lossless")
     assert said.count("has all\n") == 2, said
     for late in range(2):

@@ -30,7 +30,7 @@ else:
     dist.send(got, 0 if rank == 2 else 1, second if rank == 2 else last)
 assert (got == 1).all()
 """
-#: Of two groups of all ranks, the first call is not the same one everywhere.
+#: Two groups of all ranks, whose first calls are made in another order on rank 0.
 CROSSED = """
 groups = [dist.new_group(), dist.new_group()]
 x = [torch.full((n,), float(rank + i)) for i in range(2)]
@@ -39,7 +39,7 @@ for work in works:
     work.wait()
 assert (x[0] == 3).all() and (x[1] == 6).all()
 """
-#: A message of a group of all, in which the last rank has no part.
+#: A message in the group of all ranks, which must not wait for the last rank.
 BESIDE = """
 x = torch.full((n,), float(rank))
 if rank == 2:
@@ -52,7 +52,7 @@ else:
 
 
 def test_the_first_calls_of_groups(run):  # noqa: F811
-    """Each rank counts as a node: the default policy asks how fast their link is."""
+    """First calls of groups end in time if each rank is a node, whose link the default policy measures."""
     programs = in_turn([RING, CHAIN, CROSSED, BESIDE], ["", "lossless"])
     said, status = run(programs, 3, COMPCOLL_NODES="0,1,2")
     assert (status, said.count("in time")) == (0, 24), said
@@ -93,16 +93,16 @@ say(f"has gradients of {model.module.weight.grad.mean():g}")
 
 
 def test_join(run):  # noqa: F811
-    """Two of four steps are of one rank, each half a step where it divides by the number of both.
+    """Under `join`, steps of one rank count in full, or half if divided by the initial world size.
 
-    The reducer alone keeps the first call of a step, which it reads at the end: models may call much.
+    A model may make hundreds of calls in a step; the reducer's first call, read at the end, is not lost.
     """
     found = run(BUSY + JOIN)
     check(found, "has gradients of 8")
     check(found, "moved ['4.0 4.0', '3.0 3.0', '4.0 4.0', '3.0 3.0']")
 
 
-#: Each rank has a default group of its own, and the name of rank 0 there.
+#: Every rank is rank 0 of a default group of its own.
 JOINED = """
 import os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 from datetime import timedelta
@@ -128,7 +128,7 @@ def joined(rank):
             by_gloo += rank + 1
     dist.destroy_process_group()
 """
-#: Children that load data, and one that saves a checkpoint, then the rank alone.
+#: Ranks with children that load data, and one that saves a checkpoint.
 CHILDREN = """
 if __name__ == "__main__":
     rank = int(os.environ["RANK"])
@@ -252,7 +252,7 @@ else:
 [work.wait() for work in works]
 assert (a == 0).all()
 """
-#: The store is one that was used before, and ranks are in different numbers of groups.
+#: Groups on a store that was used before, by ranks in different numbers of groups.
 AGAIN = """
 for i in range(2):
     again("")
@@ -266,14 +266,14 @@ say("has summed again")
 
 
 def test_works(run):  # noqa: F811
-    """Empty pieces, a Work that nobody keeps, threads that wait, sync on one rank and async on another."""
+    """Calls are right with empty pieces, a dropped Work, waits in threads, and async on one rank alone."""
     programs = in_turn([EMPTY, DROPPED, THREE_WAITS, SYNC_AND_ASYNC], ["", "lossless"])
     said, status = run(programs + AGAIN)
     assert (status, said.count("in time"), said.count("has summed again")) == (0, 16, 2), said
 
 
 def test_threads(run):  # noqa: F811
-    """First calls of threads, reports from several, a root that reads, alarms in waits."""
+    """Calls complete with first calls and reports in threads, calls in another order, and alarms in waits."""
     programs = in_turn([THREADS, ORDERS, ALARMS], [""])
     found = run(programs + REPORTS)
     check(found, "1 finisher")

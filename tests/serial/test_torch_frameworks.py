@@ -11,11 +11,11 @@ import pytest
 from test_launch import marked  # noqa: F401
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-#: What torch 2.13 says where a thread of gloo still has an operation when Python ends, behind all training.
+#: Message of torch 2.13 if a gloo thread has an operation in flight when Python exits, after all training.
 GLOO_ABORTS = "terminate called without an active exception"
 TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
 
-#: A model with data, and what rank 0 says of its losses.
+#: A model with data, and a report of its losses by rank 0.
 COMMON = """
 import json
 import sys
@@ -131,7 +131,7 @@ def test_the_losses_of_gloo(tmp_path, marked, package, launcher, program):  # no
         pytest.skip(f"{package} is not installed")
     (tmp_path / "train.py").write_text(COMMON + program)
     path, backends = tmp_path / "said", ("gloo", "compcoll")
-    # Accelerate and DeepSpeed have one backend for a process.
+    # Accelerate and DeepSpeed have one backend in each process.
     for each in [backends] if package == "pytorch_lightning" else [[backend] for backend in backends]:
         done = subprocess.run(
             [sys.executable, *launcher, "train.py", *each, path],
@@ -156,7 +156,7 @@ def test_the_losses_of_gloo(tmp_path, marked, package, launcher, program):  # no
     ids=["lightning", "accelerate", "deepspeed"],
 )
 def test_compression_beside_gloo(tmp_path, marked, package, launcher):  # noqa: F811
-    """The example's losses without a codec, of the same process where the framework can train twice."""
+    """An example with a codec has nearly the losses of one without, and sends 3 to 4 times fewer bytes."""
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     example, texts = EXAMPLES / f"with_{package.removeprefix('pytorch_')}.py", []

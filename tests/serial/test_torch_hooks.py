@@ -1,4 +1,4 @@
-"""Programs of two ranks beside gloo: one that ends is an error on the other, and no exit is an abort."""
+"""Two ranks beside gloo: a rank that ends is an error on the other, and no exit aborts."""
 
 import os
 import subprocess
@@ -61,7 +61,7 @@ net(torch.ones(1, 300)).sum().backward()
 time.sleep(dist.get_rank())  # rank 0 is at its end before the sum is there
 dist.all_reduce(torch.ones(100_000), async_op=True).get_future().then(called)
 """
-#: Rank 1 ends without destroying the group, as rank 0 does when it has met the errors.
+#: Rank 1 exits without destroying the group; rank 0 does so after its errors.
 ENDS = """
 for net in nets if dist.get_rank() == 0 else ():
     for attempt in range(2):
@@ -74,7 +74,7 @@ for net in nets if dist.get_rank() == 0 else ():
 
 
 def run(program, tmp_path, backend="gloo"):
-    """Exit status and output of both ranks."""
+    """Run a program on two ranks; return their exit statuses and outputs."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
@@ -95,7 +95,7 @@ def run(program, tmp_path, backend="gloo"):
 
 
 def test_a_rank_that_ends(tmp_path):
-    """No thread of ours is left when Python ends; gloo's own may abort a process."""
+    """A rank's end raises on the other one for every model; no thread of compcoll is left, gloo's may be."""
     found = run(START + NETS + ENDS, tmp_path)
     for _, output, errors in found:
         assert output.splitlines()[-1] == "alive:", output + errors

@@ -15,7 +15,7 @@ TORCHRUN = sys.executable, "-m", "torch.distributed.run"
 #: The folder of README.md and docs.
 PAGES = Path(__file__).parents[2]
 
-#: Losses of a model by each of two backends, one after the other.
+#: Losses of a model with each of two backends, one after the other.
 TRAIN = """
 import sys
 import torch
@@ -79,7 +79,7 @@ if dist.get_rank() == 1:
 
 @pytest.fixture
 def launch(tmp_path, marked):  # noqa: F811
-    """Starts torchrun."""
+    """Function that starts torchrun."""
 
     def launch(options, text):
         program = tmp_path / "train.py"
@@ -109,7 +109,7 @@ def test_the_losses_of_gloo_on_two_nodes(launch):
 
 
 def test_a_killed_rank_a_restart_and_an_exception(launch):
-    """One node of two ranks: the exception is the root cause in torchrun's report."""
+    """torchrun restarts two ranks after one is killed, and reports a later exception as the root cause."""
     process = launch(["--standalone", "--nproc-per-node", 2, "--max-restarts", 1], FAIL)
     said = said_by(process)
     assert process.returncode
@@ -120,7 +120,7 @@ def test_a_killed_rank_a_restart_and_an_exception(launch):
     assert re.search(r"exitcode +: 1 ", cause), said
 
 
-#: MPI is left alone until a group of this backend needs it.
+#: MPI is not initialised until a group of this backend needs it.
 ALONE = """
 import os
 import sys
@@ -154,7 +154,7 @@ def test_missing_ranks_are_named(tmp_path, marked):  # noqa: F811
     assert "RuntimeError: rank 1 of 2 did not come within 0.5 s; the first group" in done.stderr
 
 
-#: Not a rank of anything yet.
+#: Program that imports compcoll.torch and is no rank yet.
 PLAIN = """
 import os
 os.environ.setdefault("COMPCOLL_CODEC", "lossless")
@@ -190,7 +190,7 @@ def test_an_import_begins_nothing(tmp_path, marked, more):  # noqa: F811
     assert not done.stderr
 
 
-#: Ranks that multiprocessing starts, of which those that it forks have a parent with compcoll.torch.
+#: Ranks that multiprocessing starts; those that it forks have a parent that imported compcoll.torch.
 SPAWN = """
 import sys
 import time
@@ -232,7 +232,7 @@ model(torch.randn(8, 256)).square().mean().backward()
 
 
 def test_what_pages_show_compresses_gradients(tmp_path, marked):  # noqa: F811
-    """Gradients of a step of DDP are compressed between nodes by each page's snippet as it stands."""
+    """Each page's snippet, as printed, compresses the gradients of a DDP step between nodes."""
     text = "import re\n"
     for page in ("README.md", "docs/torch.md"):
         snippets = re.findall("```python\n(.*?)```", (PAGES / page).read_text(), re.DOTALL)

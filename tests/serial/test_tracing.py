@@ -1,4 +1,4 @@
-"""Traces of programs, and what is made of them."""
+"""Traces of programs, and reports of them."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from compcoll.tracing import perfetto, tables
 from compcoll.tracing.reader import read
 from compcoll.tracing.recording import _summary
 
-#: Calls of several kinds, and what the communicators have counted of them.
+#: Program with calls of several kinds, which prints how many the communicators have accelerated.
 PROGRAM = """
 import sys
 import numpy as np
@@ -52,14 +52,14 @@ assert MPI.Request.Test(MPI.REQUEST_NULL) and MPI.Request.Wait(MPI.REQUEST_NULL)
 assert {type(one) for one in (request, *requests)} == {MPI.Request}
 sys.stdout.write(f"{world.calls_accelerated + line.calls_accelerated}\\n")
 """
-#: Of the last two mpi4py makes an object.
+#: Calls of each rank; the last two are those of `bcast`, which sends an object.
 CALLS = 1 + 1 + 300 + 2 + 1 + 1 + 2 + 1 + 2
 RUN = sys.executable, "-m", "compcoll", "run"
 SUMMARY = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated, (\d+) -> (\d+) bytes")
 
 
 def traced(text, folder, *command, check=True):
-    """What a program says that runs on two ranks and is traced."""
+    """Run a program on two ranks with a trace; return the result."""
     path, trace = folder / "program.py", folder / "trace"
     path.write_text(text)
     return run(
@@ -68,7 +68,7 @@ def traced(text, folder, *command, check=True):
 
 
 def run(trace, *command, check=True):
-    """What a command says that is traced."""
+    """Run a command with a trace; return the result."""
     ours = ("PMI_", "PMIX_", "OMPI_", "COMPCOLL_")
     outside = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     root = str(Path(compcoll.__file__).parents[1])
@@ -100,7 +100,7 @@ store().made["about"] = {i: Row(*kind, 32, True, (9, 9), (4e-4, plain), 0.8, (3,
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """The folder of a trace, and what the program said."""
+    """Folder of a trace, and the result of the program."""
     folder = tmp_path_factory.mktemp("traced")
     return folder / "trace", traced(PROGRAM + TRIALS, folder)
 
@@ -177,7 +177,7 @@ def test_tables_are_the_sums_of_the_lines(ran):
 
 
 def check_events(file):
-    """The trace-event format: what each event must have, and that nothing on a thread overlaps."""
+    """Check the fields of trace events, and that events of a thread do not overlap; return their spans."""
     assert set(file) == {"displayTimeUnit", "traceEvents"}
     spans, named = defaultdict(list), set()
     for event in file["traceEvents"]:
@@ -245,7 +245,7 @@ def test_report_command(ran, tmp_path):
 
 
 def test_plain_times_are_those_that_trials_measured(ran):
-    """Within calls, where from start to start there is the program's own work, too."""
+    """A report's plain times are trials' times within calls, without the program's own work."""
     assert all("rows" in rank[-2] and "end" in rank[-1] for rank in lines_of(ran[0]))
     table = tables.tables_of(read(ran[0]))[0]
     assert table.headings[-1] == "plain, ms"
@@ -298,7 +298,7 @@ def test_a_program_that_is_ended_leaves_its_trace(tmp_path, end, note):
 
 
 def test_a_folder_has_the_trace_of_one_program(tmp_path):
-    """One that another has is an error where it is asked for, and else no reason to fail."""
+    """A folder with another trace is an error for ``--trace``; for COMPCOLL_TRACE it is a line on stderr."""
     trace, text = tmp_path / "trace", "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\nprint('end')"
     asked = *RUN, "-n", 2, "-q", "--trace", trace
     path = tmp_path / "begins_not.py"
@@ -358,13 +358,13 @@ def test_a_program_in_c(tmp_path):
     assert places == {"program:main"}
 
 
-# -- traces that are made up
+# -- made-up traces
 
 
 def write_rank(
     folder, rank, size=2, *, calls=(), clocks=((0.0, 0.0), (10.0, 0.0)), run="a", date=1.0, end=True
 ):
-    """The file of a rank whose calls are (start, seconds); its path."""
+    """Write the file of a rank whose calls are (start, seconds); return its path."""
     head = {"trace": 1, "rank": rank, "size": size, "host": "h", "program": ["p"], "date": date, "at": 0.0}
     lines = [head, *({"clock": at, "offset": off, "ping": 1e-6, "run": run} for at, off in clocks)]
     lines += [
@@ -475,7 +475,7 @@ def test_names_that_are_not_in_utf_8_are_shown(tmp_path):
 
 
 def test_the_error_is_that_of_accelerated_calls(tmp_path):
-    """A call of MPI beside them has none, and one without a bound makes it unknown."""
+    """A row's error ignores calls of MPI, and is unknown if an accelerated call has no bound."""
     path = write_rank(tmp_path, 0, 1, calls=[(float(i), 0.5) for i in range(3)])
     lines = path.read_text().splitlines()
     for i, fields in enumerate(({"error_bound": 0.25}, {"accelerated": False}, {"error_bound": 0.5}), 3):

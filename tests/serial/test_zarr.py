@@ -1,4 +1,4 @@
-"""Arrays of Zarr, formats 2 and 3, whose chunks are frames; xarray above them; another process that reads."""
+"""Zarr arrays of formats 2 and 3 whose chunks are frames; with xarray, and read by another process."""
 
 import re
 import subprocess
@@ -38,7 +38,7 @@ def create(path, data, spec="lossless", **more):
 
 
 def frames_in(path):
-    """The chunks of an array as they are stored, by their keys."""
+    """Stored chunks of an array, by their keys."""
     return {p.name: p.read_bytes() for p in Path(path).rglob("*") if p.is_file() and p.name[0] not in ".z"}
 
 
@@ -127,7 +127,7 @@ def test_damage_and_wrong_settings_are_errors(tmp_path, monkeypatch):
     with pytest.raises(compcoll.FrameError, match="damaged"):
         array[:]
     chunk.write_bytes(compcoll.codec("lossless").encode(data[1:]).tobytes())
-    # Nothing is allocated for the values: a frame of 1 MB may say that it has 2 GiB.
+    # The values are not allocated: a frame of 1 MB may claim to hold 2 GiB.
     monkeypatch.setattr(compcoll, "decode", lambda frame: pytest.fail("decoded"))
     with pytest.raises(compcoll.FrameError, match="has 60160 values of float32, not 61440 of float32"):
         array[:]

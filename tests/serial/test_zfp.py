@@ -1,4 +1,4 @@
-"""``zfp``: the zfp library's own bytes, in both directions, an error bound that holds, and its parameters."""
+"""``zfp``: the same bytes as the zfp library, in both directions, error bounds, and parameters."""
 
 from itertools import cycle, product
 
@@ -20,7 +20,7 @@ from compcoll.frame import inspect
 
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 CLAMP, WORD = {FLOAT32: 9, FLOAT64: 12}, {FLOAT32: 32, FLOAT64: 64}
-#: In 1 dimension, of blocks of 1, 2, 3 and 4 words, full ones as well; of float64, short ones too.
+#: Rates by type. In 1 dimension, blocks have 1, 2, 3 or 4 words, some full; of float64, some are short.
 RATES = {
     FLOAT32: (3, 6.3, 8, 11.25, 16, 20, 31.9, 32),
     FLOAT64: (3, 7.3, 8, 10.5, 14, 16, 25, 32, 40, 48, 63.5, 64),
@@ -49,14 +49,14 @@ def decompress(stream, like, rate):
 
 
 def narrow(values, dtype):
-    """The library's values as those of a type; what is larger than any of 16 bits becomes the largest."""
+    """The library's values in a type; values beyond the range of a 16-bit type become its largest."""
     real = dtypes.real_dtype(dtype)
     most = float(ml_dtypes.finfo(real).max)
     return (np.clip(values, -most, most) if real.itemsize == 2 else values).astype(real).view(dtype)
 
 
 def placed(use, array, at_end=True):
-    """A copy at the end, or the beginning, of memory that may be touched."""
+    """A copy at the end, or the beginning, of fenced memory."""
     memory = fenced(use, array.nbytes, at_end)[0].view(array.dtype).reshape(array.shape)
     memory[...] = array
     return memory
@@ -97,7 +97,7 @@ def decoded(payload, like, params):
 
 
 def reconstruct(a, rate, in_place):
-    """Payload (or the negative status), bound, and what the values became."""
+    """Payload (or the negative status), bound, and the decoded values that encoding has written."""
     src = placed("source", a)
     values = src if in_place else fenced("values", a.nbytes)[0].view(a.dtype)
     dst = fenced("stream", room(a, rate))[0]
@@ -107,7 +107,7 @@ def reconstruct(a, rate, in_place):
 
 
 def check(a, rate, at_end=True):
-    """Bytes and values, added and kept by the encoder too, are the library's at each level; bounds hold."""
+    """Check that bytes, values, sums and kept values equal the library's at each level, within bounds."""
     stream = zfpy.compress_numpy(wide(a), rate=rate, write_header=False)
     expected = narrow(decompress(stream, wide(a), rate), a.dtype)
     payload, bound, params = agreed(encode, a, rate, at_end)
@@ -130,7 +130,7 @@ def check(a, rate, at_end=True):
 
 
 def field(rng, shape, dtype):
-    """Smooth, noisy, sparse, or of wild exponents, in turn with the numbers of the generator."""
+    """A smooth, noisy, sparse or wild array, by the generator's choice."""
     x = rng.standard_normal(shape)
     steep = 12 if dtypes.real_dtype(dtype) == np.float16 else 60
     match rng.integers(5):
@@ -159,7 +159,7 @@ def test_every_small_size(dtype):
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
 def test_every_number_of_bits(dtype):
-    """Between all of them, each level sees every way in which the bits can run out."""
+    """Every number of bits a block gives the library's bytes, so that bits run out in every way."""
     rng, word = np.random.default_rng(2), WORD[dtype]
     for n in range(CLAMP[dtype], 4 * word + 1):
         patterns = rng.integers(0, 2**word, 132, np.uint64).astype(f"u{word // 8}").view(dtype)
@@ -172,7 +172,7 @@ def test_every_number_of_bits(dtype):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 def test_shapes_beside_pages_without_access(ndim, dtype):
-    """Blocks that are partly outside of the array; nothing beside it is touched."""
+    """Partial blocks give the library's bytes, and nothing beside the array is touched."""
     rng, word = np.random.default_rng(3), word_of(dtype)
     low, high = CLAMP[word] / 4**ndim, WORD[word]
     more = [tuple(rng.integers(1, (90, 24)[ndim - 2], ndim).tolist()) for _ in range(20)] if ndim > 1 else []
@@ -185,7 +185,7 @@ def test_shapes_beside_pages_without_access(ndim, dtype):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("shape", [(20, 520), (18, 523), (8, 20, 164)], ids=str)
 def test_low_rates_of_smooth_grids(dtype, shape):
-    """Blocks with few planes and few coefficients, beside some that have more, and some of zeros."""
+    """Smooth blocks with few planes give the library's bytes, next to noisy blocks and zeros."""
     rng = np.random.default_rng(6)
     x = sum(np.sin(i / 9) for i in np.indices(shape)) + 1e-7 * rng.standard_normal(shape)
     x[..., 400:500] += rng.standard_normal(x[..., 400:500].shape)
@@ -208,7 +208,7 @@ def test_low_rates_of_smooth_grids(dtype, shape):
     ids=str,
 )
 def test_foreign_streams_of_any_bits(dtype, shape, blocks):
-    """Few, half or nearly all bits are set: blocks end anywhere, in vectors that rows end within."""
+    """Random streams with few, half or nearly all bits set decode as by the library."""
     rng, like = np.random.default_rng(9), np.empty(shape, dtype)
     for bits_ in blocks:
         rate = bits_ / 4 ** len(shape)
@@ -222,7 +222,7 @@ def test_foreign_streams_of_any_bits(dtype, shape, blocks):
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_any_values(data):
-    """Whatever the exponents, the rate and the shape; blocks of short planes, zeros and signs as well."""
+    """Any exponents, rate and shape give the library's bytes, also with few planes, zeros and signs."""
     dtype = data.draw(st.sampled_from(FLOATS))
     ndim = data.draw(st.integers(1, 3))
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=ndim, max_size=ndim)))
@@ -242,7 +242,7 @@ def test_any_values(data):
 
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 def test_bound_of_adversaries(ndim):
-    """Blocks of +-1, of the patterns that the inverse transform amplifies most, and of the largest values."""
+    """Bounds hold for +-1, for patterns that the inverse transform amplifies most, and for huge values."""
     rng = np.random.default_rng(7)
     shape = {1: (-1,), 2: (4, -1), 3: (4, 4, -1)}[ndim]
     blocks = rng.choice([-1.0, 0.0, 1.0, 1 - 2.0**-24, 2.0**-12], (4**ndim * 1000,))
@@ -269,7 +269,7 @@ def test_zeros_and_no_elements(dtype):
 
 
 def check_refused(a, status):
-    """No level codes an array; a source that was to become what decoding gives stays what it is."""
+    """Check that no level encodes an array, and that a refused in-place source stays unchanged."""
     assert agreed(encode, a, 8)[0] == status
     for in_place in (False, True) if a.ndim == 1 else ():
         for found, _, values in on_every_level(reconstruct, a, 8, in_place):
@@ -280,7 +280,7 @@ def check_refused(a, status):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 def test_values_that_do_not_fit(dtype, ndim):
-    """Limits hold to the last bit, for the values of one block as well."""
+    """Values at the limits are encoded, and their neighbours beyond are refused, also inside a block."""
     real = dtypes.real_dtype(dtype)
     tiny, top = (2.0**-98, 2.0**125) if word_of(dtype) == FLOAT32 else (2.0**-962, 2.0**1021)
     zero, one, zeros = np.zeros(1, real), np.ones((9,) * ndim, dtype), np.zeros((9,) * ndim, dtype)
@@ -310,7 +310,7 @@ def test_values_that_do_not_fit(dtype, ndim):
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float16), dtypes.BFLOAT16], ids=str)
 def test_sixteen_bits(dtype):
-    """All patterns widen exactly, and what decodes to more than the largest becomes the largest."""
+    """All patterns widen exactly, and values decoded beyond the largest float16 become the largest."""
     a = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     with np.errstate(invalid="ignore"):  # of signalling NaN, on some machines
         values = a.astype(np.float32)
@@ -333,7 +333,7 @@ def test_sixteen_bits(dtype):
 
 @pytest.mark.parametrize("spec", ["zfp:rate=4", "zfp:rate=8", "zfp:rate=32", "mpc", "lossless", "raw"])
 def test_frames_of_values_that_are_kept(level, spec):
-    """`encode`'s frame, and its values in place of the source; one that goes lossless is not touched."""
+    """`reconstruct` gives `encode`'s frame and the decoded values in place, unless the frame is lossless."""
     a = np.random.default_rng(5).standard_normal(3001).astype(np.float32)
     bad = a.copy()
     bad[2000] = np.nan
@@ -364,7 +364,7 @@ def test_wrong_sizes_and_words(level):
         assert decode(bad, a, params) == _cpu.BAD_STREAM
     assert decode(payload, np.empty(1008, np.float32), params) == _cpu.BAD_STREAM
     for block, other in ((0, 0), (8, 0), (129, 0), (2**63, 0), (2**64 - 1, 0), (32, 1)):
-        nbytes = min((250 * block + 63) // 64 * 8, 8192)  # what such words ask for, where that is possible
+        nbytes = min((250 * block + 63) // 64 * 8, 8192)  # the size that such words ask for, if possible
         assert decode(np.zeros(nbytes, np.uint8), a, (block, other)) == _cpu.BAD_STREAM
     assert ZFP(8).encode_payload(a, np.empty(992, np.uint8))[0] == _cpu.TOO_LARGE
 

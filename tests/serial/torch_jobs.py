@@ -1,4 +1,4 @@
-"""Jobs of torch.distributed under mpiexec: what their ranks say, and how they end."""
+"""Jobs of torch.distributed under mpiexec: output of the ranks, and exit status."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ rank, size, world, n = dist.get_rank(), dist.get_world_size(), dist.group.WORLD,
 since = time.monotonic()
 """
 BESIDE_GLOO = HEAD.replace('"compcoll", timeout', '"gloo", timeout')
-#: The end of programs that are to take no time but their own.
+#: End of a program, which must have taken less than 5 s.
 IN_TIME = """
 say("in time" if time.monotonic() - since < 5 else "late")
 dist.barrier()
@@ -42,7 +42,7 @@ dist.barrier()
 
 
 def in_turn(programs, codecs):
-    """Programs as one, for each codec and with names of their own: a job takes seconds to import torch."""
+    """One program that runs others in turn for each codec, since every job takes seconds to import torch."""
     each = "".join(
         f"since = time.monotonic()\nexec({one + IN_TIME!r}, dict(globals()))\n" for one in programs
     )
@@ -51,7 +51,7 @@ def in_turn(programs, codecs):
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a program on several ranks; returns what they say, and the exit status."""
+    """Function that runs a program on several ranks, and returns their output and the exit status."""
 
     def run(program, n=2, head=HEAD, **variables):
         file, said = tmp_path / "program.py", tmp_path / "said"
@@ -69,7 +69,7 @@ def run(tmp_path):
 
 
 def check(found, words, n=2):
-    """All ranks have said these words, and ended well."""
+    """Check that every rank printed these words, and that the job succeeded."""
     said, status = found
     assert status == 0, said
     assert all(f"rank {rank} {words}\n" in said for rank in range(n)), said
