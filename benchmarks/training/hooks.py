@@ -34,7 +34,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import compcoll.torch
-from compcoll.torch.lanes import Lane
+from compcoll.torch import hooks
+from compcoll.torch.connection import Pipeline
 
 from ..netlab import port_bytes
 from ..osu.output import describe
@@ -204,16 +205,16 @@ def share_hidden(gathers: list[list[float]]) -> float:
 
 def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> tuple[dict[str, float], Pass]:
     """Median times and mean bytes of steps over all ranks, and rank 0's median pass; collective."""
-    world, submit, seconds, shares, sent = MPI.COMM_WORLD, Lane.submit, [], [], 0
+    world, submit, seconds, shares, sent = MPI.COMM_WORLD, hooks.submit, [], [], 0
     hidden: list[float] = []
     passes: list[tuple[float, int, Pass]] = []
     counted = np.zeros(2)
 
-    def noting(self: Lane, stages: Any, device: torch.device) -> torch.futures.Future:
-        future = submit(self, stages, device)
-        return trainer.note(0, future) if len(stages) > 1 else future  # an all-gather has one
+    def noting(pipeline: Pipeline, phases: hooks.Phases, tensor: torch.Tensor) -> torch.futures.Future:
+        future = submit(pipeline, phases, tensor)
+        return future if pipeline.name == "parameters" else trainer.note(0, future)
 
-    Lane.submit = noting  # type: ignore[method-assign]
+    hooks.submit = noting
     try:
         for step in range(steps + 2):
             dist.barrier()
@@ -230,7 +231,7 @@ def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> 
                 sent += port_bytes()[0] - before
                 counted += trainer.counted() - had
     finally:
-        Lane.submit = submit  # type: ignore[method-assign]
+        hooks.submit = submit
     raw, frames = world.allreduce(counted) / steps / 1e6
     row = {
         "seconds": float(np.median(seconds)),

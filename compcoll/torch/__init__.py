@@ -13,11 +13,11 @@ peers.py         all groups, and what ranks tell each other in torch's store
 policies.py      the policies of a group, and its options; phases.py whether a call is of a backward pass
 report.py        statistics of calls
 integration.py   torch.compile, other tools of torch, and its functions that name its own backends
-hooks.py         compression beside NCCL or gloo: DDP's hook
+hooks.py         compression beside NCCL or gloo: DDP's hook, and the phases of a bucket
 fsdp.py          FSDP2's objects, and HSDP's
 lightning.py     a callback of PyTorch Lightning that sets these; imported by those who use it
-stages.py        what these share: sums and gathered blocks as frames among nodes
-lanes.py         where they run: groups, threads and streams, memory that ranks of a node share
+compression.py   their state: codecs, errors of quantization by name, bytes; feedback.py adds errors to values
+connection.py    their pipelines: groups, threads and streams; node_group.py: memory that a node's ranks share
 dcp.py           torch.distributed.checkpoint with compressed files
 weight_sync.py   parameters from one rank to all others, in any backend's groups
 """
@@ -32,6 +32,7 @@ from compcoll.torch import integration as _integration
 from compcoll.torch import phases as _phases
 from compcoll.torch import policies as _policies
 from compcoll.torch import start as _start
+from compcoll.torch.compression import ErrorFeedback
 from compcoll.torch.fsdp import (
     CompressedAllGather,
     CompressedAllReduce,
@@ -40,7 +41,7 @@ from compcoll.torch.fsdp import (
 )
 from compcoll.torch.group import CompcollBackend as _CompcollBackend
 from compcoll.torch.group import CompcollGroup as _CompcollGroup
-from compcoll.torch.hooks import ErrorFeedback, compress_ddp, compressed_hook
+from compcoll.torch.hooks import compress_ddp, compressed_hook
 from compcoll.torch.policies import Options, set_policy
 from compcoll.torch.report import TrainingReport, report
 from compcoll.torch.weight_sync import SyncReport, WeightSync

@@ -1,4 +1,4 @@
-"""Errors of quantization that are added to the values that come next, as far as these can take them.
+"""Frames of values with feedback: each adds the errors of the last one, as far as the values can take them.
 
 A step that is not taken, as trainers do after an overflow or a spike, leaves errors of another magnitude.
 """
@@ -13,19 +13,51 @@ import numpy as np
 import torch
 
 from compcoll.codecs import Codec, decode
+from compcoll.codecs import codec as codec_of
+from compcoll.codecs.base import SLACK
+from compcoll.devices.arrays import host_view
+from compcoll.frame import HEADER_NBYTES
 from compcoll.torch.reductions import element_of
 
-__all__ = ["Waiting", "add_errors", "restore"]
+__all__ = ["encode"]
 
+_LOSSLESS = codec_of("lossless")
 #: How many times as large as those of the present values errors may be: gradients differ from step to step.
-_SLACK = 3.0
+_MOST = 3.0
 #: Values that share a scale in most codecs.
 _BLOCK = 64
 #: Values on the host that stay in the cache between two passes.
 _CHUNK = 1 << 16
 
 #: Errors that wait for the next values: all errors of some blocks, which of these wait, and their errors.
-Waiting = list[tuple[torch.Tensor, Any, torch.Tensor]]
+_Waiting = list[tuple[torch.Tensor, Any, torch.Tensor]]
+
+
+def encode(values: torch.Tensor, codec: Codec, residue: torch.Tensor | None) -> torch.Tensor:
+    """The frame of some values, to which the errors in ``residue`` are added; it takes the next ones."""
+    codec = codec if codec.lossless or values.is_floating_point() else _LOSSLESS
+    values = values.detach()
+    waiting = [] if residue is None else _add_errors(values, residue, codec)
+    if values.is_cuda:
+        torch.cuda.current_stream(values.device).synchronize()
+        frame = torch.as_tensor(codec.encode(values), device=values.device)
+        if residue is not None:
+            decode(frame, out=residue)
+    else:
+        src = host_view(values)
+        buffer = np.empty(HEADER_NBYTES + src.nbytes + SLACK, np.uint8)
+        if residue is None:
+            encoded = codec.encode(src, buffer)
+        else:
+            encoded, known = codec.coding(src.dtype).reconstruct(src, buffer, host_view(residue))
+            if not known:
+                decode(encoded, out=residue)
+        frame = torch.from_numpy(encoded)
+    if residue is not None:
+        torch.sub(values, residue, out=residue)
+        residue.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        _restore(waiting)
+    return frame
 
 
 @lru_cache(maxsize=1024)
@@ -38,16 +70,16 @@ def _largest_error(codec: Codec, dtype: torch.dtype) -> float:
     return float(np.max(np.abs(decoded - values).max(1) / np.abs(values).max(1)))
 
 
-def add_errors(values: torch.Tensor, errors: torch.Tensor, codec: Codec) -> Waiting:
+def _add_errors(values: torch.Tensor, errors: torch.Tensor, codec: Codec) -> _Waiting:
     """Add errors to values of their shape, (n,): those of a block as far as its values can take them.
 
-    What exceeds that is left out. Errors of a block of zeros wait, until `restore` puts them back.
+    What exceeds that is left out. Errors of a block of zeros wait, until `_restore` puts them back.
     """
-    waiting: Waiting = []
+    waiting: _Waiting = []
     if codec.lossless or not values.is_floating_point() or getattr(codec, "abs", None) is not None:
         values += errors  # which have one bound, whatever the values
         return waiting
-    limit = _SLACK * _largest_error(codec, values.dtype)
+    limit = _MOST * _largest_error(codec, values.dtype)
     # szp's error is one for all values
     span = values.numel() if codec.name == "szp" else max(_BLOCK, getattr(codec, "block", _BLOCK))
     for some, theirs in _blocks(values, errors, span):
@@ -62,7 +94,7 @@ def add_errors(values: torch.Tensor, errors: torch.Tensor, codec: Codec) -> Wait
     return waiting
 
 
-def restore(waiting: Waiting) -> None:
+def _restore(waiting: _Waiting) -> None:
     """Add errors that wait to those of the values, which are zeros there."""
     for errors, index, theirs in waiting:
         errors[index] += theirs

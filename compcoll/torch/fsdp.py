@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
+from compcoll.torch import hooks
+from compcoll.torch.compression import Compression
 from compcoll.torch.integration import not_compiled, profiler_entry
-from compcoll.torch.lanes import Stages
 from compcoll.torch.reductions import reduction
-from compcoll.torch.stages import Compression
 
 __all__ = ["CompressedAllGather", "CompressedAllReduce", "CompressedReduceScatter", "compress_fsdp"]
 
@@ -65,15 +65,13 @@ class _OfModule(Compression):
         """Allocate a buffer to send or receive."""
         return torch.empty(*size, dtype=dtype, device=device)
 
-    def _run(self, stages: Stages, device: torch.device) -> None:
-        """Run stages in the lane's threads, which keep their order; those on GPUs in FSDP2's own stream."""
-        lane = self._frames[0].lane
-        if device.type != "cuda":
-            lane.submit(stages, device).wait()
-            return
-        value = None
-        for stage in stages:
-            value = stage(value)
+    def _run(self, phases: hooks.Phases, tensor: torch.Tensor) -> None:
+        """Run phases in the pipeline's threads, which keep their order; on GPUs in FSDP2's own stream."""
+        if tensor.is_cuda:
+            for _ in phases:
+                pass
+        else:
+            hooks.submit(self.pipelines[0], phases, tensor).wait()
 
 
 class _Gathering(dist.Work):
@@ -152,7 +150,7 @@ class CompressedAllGather(_OfModule):
     Parameters are those of `ErrorFeedback`; errors are not fed back.
     """
 
-    _lanes = ("parameters",)
+    _directions = ("parameters",)
     #: The module, where it is known.
     module: Any = None
     _forward: _Forward | None = None
@@ -168,16 +166,16 @@ class CompressedAllGather(_OfModule):
         async_op: bool = False,
     ) -> dist.Work:
         with profiler_entry("compressed_all_gather"):
-            size, order = self._connect(group), self._order
+            size = self.connect(group)
             self.step += 1
             codec = self.codec
 
-            def gather(_: None) -> torch.Tensor:
-                rows = self._gather(input_tensor.reshape(-1), codec, {})
-                output_tensor.view(size, -1)[order] = rows
-                return output_tensor
+            def phases() -> hooks.Phases:
+                yield ()
+                rows = hooks.all_gather(self, input_tensor.reshape(-1), codec, {})
+                output_tensor.view(size, -1)[self.order] = rows
 
-            gathering = _Gathering(self._frames[0].lane.submit([gather], input_tensor.device))
+            gathering = _Gathering(hooks.submit(self.pipelines[0], phases(), output_tensor))
             if self._forward is not None:
                 self._forward.note(self.module, gathering)
             return gathering
@@ -192,7 +190,7 @@ class CompressedReduceScatter(_OfModule):
     divided by the ranks of a node.
     """
 
-    _lanes = ("gradients",)
+    _directions = ("gradients",)
 
     def __init__(self, codec: Any, *, feeds_back: bool = False, levels: int | None = None, nodes: Any = None):
         super().__init__(codec, feeds_back=feeds_back, levels=levels, nodes=nodes)
@@ -209,26 +207,26 @@ class CompressedReduceScatter(_OfModule):
         if not how.sums:
             raise ValueError(f"only sums travel compressed, and this is {how.name}")
         with profiler_entry("compressed_reduce_scatter"):
-            size, order = self._connect(group), self._order
+            size = self.connect(group)
             self.step += 1
             codec, n = self.codec, output_tensor.numel()
             widths = _reduced.widths(n) or {"shards": n}
 
-            def add(_: None) -> torch.Tensor:
+            def phases() -> hooks.Phases:
+                yield ()
                 rows = input_tensor.view(size, n)
-                if order != sorted(order):
-                    rows = rows[order]
+                if self.order != sorted(self.order):
+                    rows = rows[self.order]
                 elif how.changes_input or self.feeds_back:
                     rows = rows.clone()
                 how.before(rows)
-                return self._sum_inside(rows)
-
-            def reduce(sums: torch.Tensor) -> None:
-                total = self._reduce(sums, codec, widths)
+                rows = hooks.node_sum(self, rows)
+                yield [rows]
+                total = hooks.reduce_scatter(self, rows, codec, widths)
                 how.after(total, size)
                 output_tensor.view(-1).copy_(total)
 
-            self._run([add, reduce], input_tensor.device)
+            self._run(phases(), output_tensor)
 
 
 @not_compiled
@@ -255,12 +253,13 @@ class CompressedAllReduce(_OfModule):
         pieces = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         widths = _reduced.widths(pieces[0].numel()) if len(pieces) == 1 else {}
         with profiler_entry("compressed_all_reduce"):
+            self.connect()
             self.step += 1
             if widths:  # all in a row
                 named = dict(zip(widths, pieces[0].split(list(widths.values())), strict=True))
             else:
                 named = {str(index): piece for index, piece in enumerate(pieces)}
-            self._run(self._average({self.codec: named}), pieces[0].device)
+            self._run(hooks.average(self, {self.codec: named}), pieces[0])
 
 
 def compress_fsdp(

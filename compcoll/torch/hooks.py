@@ -1,124 +1,46 @@
-"""Compression beside NCCL or gloo: a hook of DDP.
+"""Compression beside NCCL or gloo: a hook of DDP, and the way of a bucket from the hook to its future.
 
 state = compcoll.torch.compress_ddp(ddp, "bfp:bits=6")
+
+`compressed_hook` gives a bucket to `submit`, whose threads run the phases of `average` one by one: the ranks
+of a node add up (`node_sum`), the nodes exchange frames of these sums and each rank adds up its row
+(`reduce_scatter`), and all ranks gather the frames of all rows (`all_gather`). At one level every rank is a
+node. FSDP2's objects use the same phases.
+
+The size of a ``bfp``, ``fp8``, ``int8``, ``int4`` or ``zfp`` frame follows from its number of values. All
+ranks know it: frames lie in slots of this size, and one all-to-all or all-gather of bytes carries them. An
+array that its codec refuses, one with an infinity for instance, fits no slot. Its rank leaves all its slots
+void, which every peer sees, and the ranks repeat the exchange with slots for the longest frame. Other codecs'
+frames have such slots at once.
 """
 
-from collections.abc import Sequence
-from fnmatch import fnmatch
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from compcoll.codecs import Codec
-from compcoll.codecs import codec as codec_of
+from compcoll.codecs import Codec, decode
+from compcoll.codecs.decoding import decode_add
+from compcoll.frame import HEADER_NBYTES
+from compcoll.torch.compression import Compression, ErrorFeedback
+from compcoll.torch.connection import Pipeline
+from compcoll.torch.feedback import encode
 from compcoll.torch.integration import not_compiled, profiler_entry
-from compcoll.torch.stages import Compression
+from compcoll.torch.node_group import all_gather_single
+from compcoll.torch.reductions import element_of
 
-__all__ = ["ErrorFeedback", "compress_ddp", "compressed_hook"]
+__all__ = ["all_gather", "average", "compress_ddp", "compressed_hook", "node_sum", "reduce_scatter", "submit"]
 
-_RAW = codec_of("raw")
+#: Kernels need frames at multiples of so many bytes.
+_ALIGNMENT = 16
+#: Values that share a scale, in the codecs that have one.
+_BLOCK = 64
 
-
-class ErrorFeedback(Compression):
-    """State of `compressed_hook`: errors of quantization, which are added to the next gradients.
-
-    After Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019);
-    the owners of the sums keep their errors, too, as in Tang et al., "DoubleSqueeze" (2019). Errors are added
-    as far as the present gradients can take them, so that those of a step that was not taken do no harm.
-
-    Parameters
-    ----------
-    codec : str, Codec, or mapping of int to these
-        A mapping gives the codec from each step on: ``{0: "bfp:bits=8", 500: "bfp:bits=4"}``.
-    group : ProcessGroup, optional
-        Of any backend; the default group if there is none. The first bucket makes others of its ranks, which
-        later objects share.
-    feeds_back : bool
-        Whether errors are kept at all.
-    levels : int, optional
-        1: all ranks alike. 2, and the default where several nodes have several ranks each: plain sums and
-        copies inside nodes, frames between ranks of the same place on all nodes. Where nodes have different
-        numbers of ranks there is one level, and ``reason`` says so.
-    nodes : sequence of int or DeviceMesh, optional
-        The node of each rank of the group, or a mesh of the dimensions (node, rank in it); the names of hosts
-        if there is none, or ``COMPCOLL_NODES``.
-    exact : sequence of str
-        Patterns such as ``"*norm*"`` of names in ``module``: gradients that are sent as they are.
-    min_numel : int
-        Gradients of fewer values are sent as they are.
-    module : torch.nn.Module, optional
-        The module that is given to DDP. Needed for ``exact``, and for errors by parameters' names in
-        `state_dict`: else they have numbers, in the order of the first step's buckets.
-
-    Attributes
-    ----------
-    raw_nbytes, wire_nbytes : int
-        Bytes to other nodes (at one level, to other ranks) without compression, and bytes sent.
-    levels : int
-        1 or 2; None before the first bucket.
-    reason : str
-        Why there is one level; empty where there are two.
-
-    Raises
-    ------
-    ValueError
-        For an unknown codec, a bad schedule, or a pattern without a parameter. In the first bucket, on all
-        ranks, where ranks differ in these settings.
-    """
-
-    def __init__(
-        self,
-        codec: Any,
-        group: dist.ProcessGroup | None = None,
-        *,
-        feeds_back: bool = True,
-        levels: int | None = None,
-        nodes: Any = None,
-        exact: Sequence[str] = (),
-        min_numel: int = 0,
-        module: torch.nn.Module | None = None,
-    ):
-        super().__init__(codec, group, feeds_back=feeds_back, levels=levels, nodes=nodes)
-        self.exact, self.min_numel = tuple([exact] if isinstance(exact, str) else exact), min_numel
-        named = [] if module is None else list(module.named_parameters())
-        for pattern in self.exact:
-            if not any(fnmatch(name, pattern) for name, _ in named):
-                raise ValueError(f"exact: none of the {len(named)} parameters of module is {pattern!r}")
-        #: Parameters that no module names get numbers.
-        self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in named}
-        self._exact = {name for name, _ in named if any(fnmatch(name, pattern) for pattern in self.exact)}
-
-    def _settings(self) -> tuple:
-        return (*super()._settings(), self.exact, self.min_numel)
-
-    def average(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """See `compressed_hook`."""
-        size, buffer = self._connect(), bucket.buffer()
-        if bucket.index() == 0:
-            self.step += 1
-        if buffer.is_sparse:
-            work: Any = dist.all_reduce(buffer.div_(size), group=self.group, async_op=True)
-            return work.get_future().then(lambda future: future.value()[0])
-        parts: dict[Codec, dict[str, torch.Tensor]] = {}
-        parameters = bucket.parameters()
-        pieces = buffer.split([parameter.numel() for parameter in parameters])
-        for parameter, piece in zip(parameters, pieces, strict=True):
-            name = self._names.setdefault(parameter, f"#{len(self._names)}")
-            is_exact = name in self._exact or piece.numel() < self.min_numel
-            parts.setdefault(_RAW if is_exact else self.codec, {})[name] = piece
-        return self._frames[0].lane.submit(self._average(parts, buffer), buffer.device)
-
-
-@not_compiled
-def compressed_hook(state: ErrorFeedback, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket's gradients: each rank adds up its part, and all decode the frame of its sum.
-
-    The bucket travels while the backward pass goes on. All ranks have the same bits afterwards.
-    """
-    with profiler_entry("compressed_hook"):
-        return state.average(bucket)
+#: A generator of phases. Code before its first `yield` runs in the calling thread, and each `yield` hands its
+#: tensors to the next thread of a pipeline.
+Phases = Iterator[Sequence[torch.Tensor]]
 
 
 def compress_ddp(model: torch.nn.Module, codec: Any, **options: Any) -> ErrorFeedback:
@@ -147,3 +69,240 @@ def compress_ddp(model: torch.nn.Module, codec: Any, **options: Any) -> ErrorFee
     state = ErrorFeedback(codec, model.process_group, module=model.module, **options)
     model.register_comm_hook(state, compressed_hook)
     return state
+
+
+@not_compiled
+def compressed_hook(state: ErrorFeedback, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket's gradients: each rank adds up its part, and all decode the frame of its sum.
+
+    The bucket travels while the backward pass goes on. All ranks have the same bits afterwards.
+    """
+    with profiler_entry("compressed_hook"):
+        size, buffer = state.connect(), bucket.buffer()
+        if bucket.index() == 0:
+            state.step += 1
+        if buffer.is_sparse:
+            work: Any = dist.all_reduce(buffer.div_(size), group=state.group, async_op=True)
+            return work.get_future().then(lambda future: future.value()[0])
+        return submit(state.pipelines[0], average(state, state.by_codec(bucket)), buffer)
+
+
+# -- threads of a pipeline
+
+
+def submit(pipeline: Pipeline, phases: Phases, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    """Run phases in the threads of a pipeline; the future of the tensor that they fill, or of an error."""
+    next(phases)
+    devices: Any = [tensor.device] if tensor.is_cuda else []
+    future: torch.futures.Future = torch.futures.Future(devices=devices)
+    after = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
+    # A thread has an inference mode of its own.
+    submission = pipeline, phases, tensor, future, torch.is_inference_mode_enabled()
+    pipeline.threads[0].submit(_run, submission, 0, (), after)
+    return future.then(_value_or_raise)
+
+
+def _run(submission: tuple[Any, ...], phase: int, given: Sequence[torch.Tensor], after: Any) -> None:
+    """Run a phase, which takes given tensors, in its thread, and have the next one run in its own."""
+    pipeline, phases, tensor, future, inference = submission
+    try:
+        if pipeline.error is not None:
+            raise RuntimeError(f"an earlier exchange failed: {pipeline.error}") from pipeline.error
+        with torch.inference_mode(inference), torch.no_grad(), pipeline.stream(phase, tensor.device, after):
+            following = next(phases, None)
+            if tensor.is_cuda:  # given tensors are of another stream, which must not reuse their memory yet
+                stream = torch.cuda.current_stream(tensor.device)
+                for one in given:
+                    one.record_stream(stream)
+                after = stream.record_event()
+            if following is None:
+                future.set_result(tensor)
+            else:  # arguments, as a closure that submits itself would keep its tensors in a cycle
+                pipeline.threads[phase + 1].submit(_run, submission, phase + 1, following, after)
+    except BaseException as error:
+        pipeline.error = pipeline.error or error
+        future.set_result(error)
+
+
+def _value_or_raise(future: torch.futures.Future) -> Any:
+    value = future.value()
+    if isinstance(value, BaseException):
+        raise value
+    return value
+
+
+# -- phases
+
+
+def average(state: Compression, named: Mapping[Codec, Mapping[str, torch.Tensor]]) -> Phases:
+    """Average tensors over all ranks, in place, by codec and name."""
+    size = len(state.order)
+    widths = {codec: {n: _width(one, size) for n, one in tensors.items()} for codec, tensors in named.items()}
+    yield ()
+    rows = [node_sum(state, _rows_of(tensors, widths[codec], size)) for codec, tensors in named.items()]
+    yield rows
+    rows = [
+        reduce_scatter(state, sums, codec, widths[codec]) for codec, sums in zip(named, rows, strict=True)
+    ]
+    yield rows
+    for (codec, tensors), row in zip(named.items(), rows, strict=True):
+        _write_rows(all_gather(state, row, codec, widths[codec]), tensors, widths[codec])
+
+
+def node_sum(state: Compression, rows: torch.Tensor) -> torch.Tensor:
+    """The node's sums, (nodes, n), of its ranks' rows, (size, n), which are in the order of `NodeLayout`."""
+    node = state.pipelines[0].intra_node
+    return rows if node is None else node.reduce_scatter(rows)
+
+
+def reduce_scatter(
+    state: Compression, rows: torch.Tensor, codec: Codec, widths: Mapping[str, int]
+) -> torch.Tensor:
+    """The sum of the nodes' rows of this one, (n,), from this node's rows, (nodes, n), which change.
+
+    Rows are added in the order of nodes, in at least 32 bits a value. This rank's own row is added uncoded.
+    Errors are kept by the names of ``widths``, whose values are the columns of each.
+    """
+    pipeline, residue = state.pipelines[0], state.residue(rows, codec, widths, "gradients")
+    total = torch.zeros_like(rows[0], dtype=torch.promote_types(rows.dtype, torch.float32))
+    if not total.numel():
+        return total.to(rows.dtype)
+    filler = torch.ones(1, dtype=torch.uint8, device=rows.device)
+    frames = [
+        filler if node == pipeline.rank else encode(row, codec, None if residue is None else residue[node])
+        for node, row in enumerate(rows)
+    ]
+    if residue is not None:
+        residue[pipeline.rank] = 0
+
+    def transfer(slots: torch.Tensor) -> torch.Tensor:
+        arrived = torch.empty_like(slots)
+        dist.all_to_all_single(arrived, slots, group=pipeline.inter_node)
+        state.wire[0] += slots.shape[1] * (pipeline.n_nodes - 1)
+        return arrived
+
+    slots, is_finite = _exchange(frames, rows, codec, transfer, [pipeline.inter_node])
+    for node, frame in enumerate(slots):
+        if node == pipeline.rank:
+            total += rows[node]
+        else:
+            decode_add(frame, total)
+    state.raw[0] += rows[0].nbytes * (pipeline.n_nodes - 1)
+    if not is_finite:
+        state.drop_errors(widths)
+    return total.to(rows.dtype)
+
+
+def all_gather(
+    state: Compression, row: torch.Tensor, codec: Codec, widths: Mapping[str, int]
+) -> torch.Tensor:
+    """Gather all ranks' rows, (n,) of each: (size, n), decoded, in the order of `NodeLayout`.
+
+    Ranks of a node pass on the frames that they have received to each other. With feedback ``row`` changes.
+    """
+    pipeline = state.pipelines[-1]
+    group, node = pipeline.inter_node, pipeline.intra_node
+    residue = state.residue(row, codec, widths, "sum")
+    if not row.numel():
+        return row.new_empty(len(state.order), 0)
+
+    def transfer(slots: torch.Tensor) -> torch.Tensor:
+        arrived = slots.new_empty(pipeline.n_nodes, slots.shape[1])
+        all_gather_single(arrived.view(-1), slots.view(-1), group=group)
+        state.wire[-1] += slots.nbytes * (pipeline.n_nodes - 1)
+        return arrived if node is None else node.all_gather(arrived)
+
+    groups = [group] if node is None else [group, node.group]
+    slots, is_finite = _exchange([encode(row, codec, residue)], row, codec, transfer, groups)
+    state.raw[-1] += row.nbytes * (pipeline.n_nodes - 1)
+    rows = row.new_empty(len(slots), row.numel())
+    for frame, out in zip(slots, rows, strict=True):
+        decode(frame, out=out)
+    if not is_finite:
+        state.drop_errors(widths)
+    return rows
+
+
+# -- frames in slots
+
+
+def _exchange(
+    frames: Sequence[torch.Tensor],
+    values: torch.Tensor,
+    codec: Codec,
+    transfer: Callable[[torch.Tensor], torch.Tensor],
+    groups: Sequence[dist.ProcessGroup],
+) -> tuple[Any, bool]:
+    """Exchange slots of a known size, or of that of the longest frame in the groups.
+
+    Returns False on all ranks of the groups if some rank's values are not finite. Codecs with slots of a
+    known size refuse such values, so that ranks look for them only after a void slot.
+    """
+    nbytes = _slot_nbytes(codec, values.shape[-1], values.dtype)
+    slots, is_finite = None if nbytes is None else transfer(_in_slots(frames, nbytes)), True
+    if slots is None or bool((slots[:, 0] == 0).any()):
+        longest = torch.tensor([max(frame.numel() for frame in frames), 0], device=frames[0].device)
+        if values.is_floating_point():  # one sum is less work than a look at each value
+            wide = torch.promote_types(values.dtype, torch.float32)
+            longest[1] = ~values.sum(dtype=wide).isfinite()
+        for group in groups:
+            dist.all_reduce(longest, dist.ReduceOp.MAX, group=group)
+        nbytes, is_not_finite = longest.tolist()
+        slots, is_finite = transfer(_in_slots(frames, nbytes)), not is_not_finite
+    return slots if slots.is_cuda else slots.numpy(), is_finite
+
+
+def _slot_nbytes(codec: Codec, n: int, dtype: torch.dtype) -> int | None:
+    """Bytes that a frame of ``n`` values takes at most; None if this depends on the values."""
+    element = element_of(dtype)
+    known = codec.payload_nbytes(n, element)
+    # A codec that would gain nothing, as with few values, gives a frame of `raw`.
+    return None if known is None else HEADER_NBYTES + min(known, n * element.itemsize)
+
+
+def _in_slots(frames: Sequence[torch.Tensor], nbytes: int) -> torch.Tensor:
+    """Frames at the beginning of a slot each; if one does not fit, all slots are zeros, which no frame is."""
+    nbytes = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    slots = torch.zeros(len(frames), nbytes, dtype=torch.uint8, device=frames[0].device)
+    if all(frame.numel() <= nbytes for frame in frames):
+        for row, frame in zip(slots, frames, strict=True):
+            row[: frame.numel()] = frame
+    return slots
+
+
+# -- tensors as rows, one for each rank
+
+
+def _width(tensor: torch.Tensor, size: int) -> int:
+    """A tensor's columns in rows: whole blocks, so that its frames do not depend on its neighbours."""
+    return -(-tensor.numel() // (size * _BLOCK)) * _BLOCK
+
+
+def _rows_of(tensors: Mapping[str, torch.Tensor], widths: Mapping[str, int], size: int) -> torch.Tensor:
+    """Tensors divided by the number of ranks, (size, n): each fills its columns, with zeros at the end."""
+    rows = next(iter(tensors.values())).new_empty(size, sum(widths.values()))
+    for tensor, columns in zip(tensors.values(), rows.split(list(widths.values()), 1), strict=True):
+        columns[tensor.numel() // max(columns.shape[1], 1) :] = 0
+        for values, cells in _cells(tensor.reshape(-1), columns):
+            torch.div(values, size, out=cells)
+    return rows
+
+
+def _write_rows(rows: torch.Tensor, tensors: Mapping[str, torch.Tensor], widths: Mapping[str, int]) -> None:
+    """Copy rows to the tensors that `_rows_of` took."""
+    for tensor, columns in zip(tensors.values(), rows.split(list(widths.values()), 1), strict=True):
+        flat = tensor.reshape(-1)  # a copy if the tensor has gaps
+        for values, cells in _cells(flat, columns):
+            values.copy_(cells)
+        if not tensor.is_contiguous():
+            tensor.copy_(flat.view(tensor.shape))
+
+
+def _cells(flat: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Values that fill whole rows of their columns, then the rest, each with its part of the columns."""
+    width = columns.shape[1]
+    n_rows, rest = divmod(flat.numel(), width) if width else (0, 0)
+    if n_rows:
+        yield flat[: n_rows * width].view(n_rows, width), columns[:n_rows]
+    if rest:
+        yield flat[n_rows * width :], columns[n_rows, :rest]

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
+from compcoll.torch.compression import Compression
 from compcoll.torch.fsdp import compress_fsdp
 from compcoll.torch.hooks import compress_ddp
-from compcoll.torch.stages import Compression
 
 try:
     from lightning.pytorch import Callback

@@ -17,6 +17,7 @@ from compcoll.torch import (
     CompressedAllReduce,
     CompressedReduceScatter,
     compress_fsdp,
+    hooks,
 )
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -54,16 +55,16 @@ def test_fsdp2_unshards_in_the_background(gloo, agree, place):
     assert agree((got - want).abs().max() < 1e-4 and is_same(gloo, got))
 
 
-def held_until(monkeypatch, kind, method, holds):
-    """Make calls of a method wait for an event; returns it and a list that says if it was set in time."""
-    goes_on, seen, original = threading.Event(), [], getattr(kind, method)
+def held_until(monkeypatch, module, phase, holds):
+    """Make a phase wait for an event; returns it and a list that says if it was set in time."""
+    goes_on, seen, original = threading.Event(), [], getattr(module, phase)
 
-    def held(self, *args):
-        if holds(self):
+    def held(state, *args):
+        if holds(state):
             seen.append(goes_on.wait(30))
-        return original(self, *args)
+        return original(state, *args)
 
-    monkeypatch.setattr(kind, method, held)
+    monkeypatch.setattr(module, phase, held)
     return goes_on, seen
 
 
@@ -75,7 +76,7 @@ def test_fsdp2_gathers_during_other_modules(gloo, agree, place, codec, monkeypat
     net(x).sum().backward()  # finds the order
     net.zero_grad()
     last = net[2]
-    goes_on, seen = held_until(monkeypatch, CompressedAllGather, "_gather", lambda one: one.module is last)
+    goes_on, seen = held_until(monkeypatch, hooks, "all_gather", lambda one: one.module is last)
     net[1].register_forward_pre_hook(lambda *_: goes_on.set())
     net[1].register_full_backward_pre_hook(lambda *_: goes_on.set())
     loss = net(x).sum()

@@ -19,8 +19,8 @@ from compcoll.torch import (
     ErrorFeedback,
     compress_ddp,
     compressed_hook,
-    lanes,
-    stages,
+    hooks,
+    node_group,
 )
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -129,7 +129,7 @@ def test_bytes_between_nodes(gloo, agree, place, bits, monkeypatch):
     nodes, levels = place
     nodes = nodes if levels == 2 else list(range(len(nodes)))
     counted, n = [0], 200_000
-    exchange, gather = dist.all_to_all_single, stages.all_gather_single
+    exchange, gather = dist.all_to_all_single, hooks.all_gather_single
 
     def others(group):
         ranks = dist.get_process_group_ranks(group)
@@ -145,7 +145,7 @@ def test_bytes_between_nodes(gloo, agree, place, bits, monkeypatch):
         return gather(out, given, group=group, **options)
 
     monkeypatch.setattr(dist, "all_to_all_single", counting_exchange)
-    monkeypatch.setattr(stages, "all_gather_single", counting_gather)
+    monkeypatch.setattr(hooks, "all_gather_single", counting_gather)
     state = ErrorFeedback(f"bfp:bits={bits}", gloo, nodes=nodes)
     averaged(state, of_rank(dist.get_rank(), n))
     total = torch.tensor(counted)
@@ -161,8 +161,8 @@ def test_sums_and_blocks_inside_a_node(gloo, agree, dtype, shares, monkeypatch):
     """Through shared memory, and where one rank has none by the group; larger ones after smaller ones."""
     rank, size = dist.get_rank(), dist.get_world_size()
     if not shares and rank == size - 1:
-        monkeypatch.setattr(lanes, "_FOLDER", "/nowhere")
-    node = lanes.Inside(gloo)
+        monkeypatch.setattr(node_group, "_FOLDER", "/nowhere")
+    node = node_group.NodeGroup(gloo)
     for n in (5, 0, 3000, 7):
         rows = of_rank(rank, 2 * size * n, dtype).view(2 * size, n)
         everything = [of_rank(peer, 2 * size * n, dtype).view(2 * size, n) for peer in range(size)]
@@ -176,7 +176,7 @@ def test_sums_and_blocks_inside_a_node(gloo, agree, dtype, shares, monkeypatch):
 
 def test_a_file_of_another_container_is_not_made(tmp_path):
     with pytest.raises(FileNotFoundError):
-        lanes._mapped(str(tmp_path / "theirs"), 4096)
+        node_group._mapped(str(tmp_path / "theirs"), 4096)
     assert not (tmp_path / "theirs").exists()
 
 
@@ -427,26 +427,33 @@ def test_time_outs_of_groups(world, agree, backend):
     assert agree(len(limits) == 2 and set(limits) == {6}), limits
 
 
-def test_stages_that_fail(world, agree, monkeypatch):
-    """On one rank: an error on all, within the group's time-out. Objects that are made later are sound."""
+def test_phases_that_fail(world, agree, monkeypatch):
+    """A phase that fails on one rank is an error on all, within the group's time-out; later objects work."""
     limit, mine = timedelta(seconds=2), of_rank(dist.get_rank(), 999)
     states = {
-        stage: ErrorFeedback("int8", dist.new_group(backend="gloo", timeout=limit))
-        for stage in ("_sum_inside", "_reduce", "_gather")
+        phase: ErrorFeedback("int8", dist.new_group(backend="gloo", timeout=limit))
+        for phase in ("node_sum", "reduce_scatter", "all_gather")
     }
     for state in states.values():
         averaged(state, mine)
 
-    def fails(*args):
-        raise MemoryError("there is none")
+    def failing(phase, state):
+        original = getattr(hooks, phase)
+
+        def run(called, *args):
+            if called is state:
+                raise MemoryError("there is none")
+            return original(called, *args)
+
+        return run
 
     def is_an_error():
         kind = RuntimeError if dist.get_rank() else Exception
         return pytest.raises(kind, match=r"there is none|Timed out")
 
     with monkeypatch.context() as patched:
-        for stage, state in states.items() if dist.get_rank() == 0 else ():
-            patched.setattr(state, stage, fails)
+        for phase, state in states.items() if dist.get_rank() == 0 else ():
+            patched.setattr(hooks, phase, failing(phase, state))
         futures = [compressed_hook(state, Bucket(mine.clone())) for state in states.values()]
         for state, future in zip(states.values(), futures, strict=True):
             with is_an_error():

@@ -1,0 +1,237 @@
+"""State of compressed exchanges beside a process group: codecs, ranks, errors of quantization, bytes sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from compcoll.codecs import Codec
+from compcoll.codecs import codec as codec_of
+from compcoll.torch.connection import Pipeline, connect
+
+__all__ = ["Compression", "ErrorFeedback"]
+
+_RAW = codec_of("raw")
+
+
+class Compression:
+    """Base of the states of all hooks and objects: see `ErrorFeedback`."""
+
+    #: Names of its pipelines: the first one adds up, the last one gathers.
+    _directions: tuple[str, ...] = ("gradients", "averages")
+    levels: int | None = None
+    reason = ""
+
+    def __init__(
+        self,
+        codec: Any,
+        group: dist.ProcessGroup | None = None,
+        *,
+        feeds_back: bool = False,
+        levels: int | None = None,
+        nodes: Any = None,
+    ):
+        schedule = codec if isinstance(codec, Mapping) else {0: codec}
+        if 0 not in schedule or not all(isinstance(step, int) and step >= 0 for step in schedule):
+            raise ValueError(f"the steps {list(schedule)} of a schedule are not whole numbers from 0 on")
+        self.schedule = {step: codec_of(schedule[step]) for step in sorted(schedule)}
+        for one in self.schedule.values():
+            if one.has_base:
+                raise ValueError(f"{one.spec} codes differences between transfers, which hooks do not keep")
+        self.group, self.feeds_back, self.step = group, feeds_back, 0
+        self._wanted_levels, self._nodes = levels, nodes
+        self._errors: dict[str, torch.Tensor] = {}
+        #: The group's ranks in the order of `NodeLayout`.
+        self.order: list[int] = []
+        self.pipelines: list[Pipeline] = []
+        #: Bytes by pipeline, as `raw_nbytes` and `wire_nbytes`: one thread counts those of each.
+        self.raw, self.wire = [0, 0], [0, 0]
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of the present step."""
+        return self.schedule[max(first for first in self.schedule if first <= max(self.step - 1, 0))]
+
+    @property
+    def raw_nbytes(self) -> int:
+        return sum(self.raw)
+
+    @property
+    def wire_nbytes(self) -> int:
+        return sum(self.wire)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of steps and this rank's errors, which differ from rank to rank."""
+        errors = {name: error.clone() for name, error in self._errors.items()}
+        return {"step": self.step, "rank": dist.get_rank(), "errors": errors}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`; errors of another rank, or of another size, are left out."""
+        self.step = int(state["step"])
+        errors = state["errors"] if state.get("rank", dist.get_rank()) == dist.get_rank() else {}
+        self._errors = {name: error.clone() for name, error in errors.items()}
+
+    def forget(self) -> None:
+        """Drop this rank's errors, as of a step that was not taken, between two steps; not collective."""
+        self._errors.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Settings, step and errors; a copy finds groups and threads in its first call."""
+        if self.group is not None and self.group is not dist.group.WORLD:
+            raise ValueError(f"{type(self).__name__} of another group than the default one cannot be copied")
+        return {**vars(self), "group": None, "pipelines": [], "raw": [0, 0], "wire": [0, 0]}
+
+    def _settings(self) -> tuple:
+        """Settings that have to be equal on all ranks."""
+        specs = {step: codec.spec for step, codec in self.schedule.items()}
+        return type(self).__name__, str(specs), self.feeds_back, self.step
+
+    def connect(self, group: dist.ProcessGroup | None = None) -> int:
+        """The number of ranks; the first call, which is collective, finds their nodes and the pipelines."""
+        group = group or self.group or dist.group.WORLD
+        assert group is not None
+        if not self.pipelines:
+            layout, self.pipelines = connect(
+                group, self._nodes, self._wanted_levels, self._settings(), self._directions
+            )
+            self.group, self.levels, self.reason, self.order = group, *layout[:3]
+        elif group is not self.group:
+            raise ValueError(f"{type(self).__name__} was called with two groups: each needs an object")
+        return len(self.order)
+
+    def residue(
+        self, values: torch.Tensor, codec: Codec, widths: Mapping[str, int], kind: str
+    ) -> torch.Tensor | None:
+        """The last errors of values, in the columns of each name; None without feedback.
+
+        Each name has errors of its own: after the first step, DDP's buckets hold other parameters.
+        """
+        names = [f"{name}/{kind}" for name in widths]
+        if not self.feeds_back or codec.lossless:
+            for name in names:
+                self._errors.pop(name, None)
+            return None
+        pieces = [self._errors.get(name) for name in names]
+        residue = _in_one(pieces, values, list(widths.values()))
+        if residue is not None:
+            return residue
+        residue = torch.zeros_like(values)
+        for name, last, errors in zip(names, pieces, residue.split(list(widths.values()), -1), strict=True):
+            if last is not None and last.shape == errors.shape and last.dtype == errors.dtype:
+                errors.copy_(last)
+            self._errors[name] = errors
+        return residue
+
+    def drop_errors(self, names: Iterable[str]) -> None:
+        """Drop the errors of some names, whose values were not finite on some rank."""
+        for name in names:
+            for kind in ("gradients", "sum"):
+                self._errors.pop(f"{name}/{kind}", None)
+
+
+def _in_one(
+    pieces: Sequence[torch.Tensor | None], like: torch.Tensor, widths: Sequence[int]
+) -> torch.Tensor | None:
+    """The tensor with these columns, if it has the shape, type and device of another one; else None."""
+    first, at = pieces[0], 0
+    if first is None or first.untyped_storage().nbytes() != like.nbytes:
+        return None
+    address = first.untyped_storage().data_ptr()
+    for piece, width in zip(pieces, widths, strict=True):
+        if (
+            piece is None
+            or piece.untyped_storage().data_ptr() != address
+            or (piece.storage_offset(), piece.shape) != (at, (*like.shape[:-1], width))
+            or (piece.dtype, piece.device) != (like.dtype, like.device)
+        ):
+            return None
+        at += width
+    return first.as_strided(like.shape, like.stride())
+
+
+class ErrorFeedback(Compression):
+    """State of `compressed_hook`: errors of quantization, which are added to the next gradients.
+
+    After Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019);
+    the owners of the sums keep their errors, too, as in Tang et al., "DoubleSqueeze" (2019). Errors are added
+    as far as the present gradients can take them, so that those of a step that was not taken do no harm.
+
+    Parameters
+    ----------
+    codec : str, Codec, or mapping of int to these
+        A mapping gives the codec from each step on: ``{0: "bfp:bits=8", 500: "bfp:bits=4"}``.
+    group : ProcessGroup, optional
+        Of any backend; the default group if there is none. The first bucket makes others of its ranks, which
+        later objects share.
+    feeds_back : bool
+        Whether errors are kept at all.
+    levels : int, optional
+        1: all ranks alike. 2, and the default where several nodes have several ranks each: plain sums and
+        copies inside nodes, frames between ranks of the same place on all nodes. Where nodes have different
+        numbers of ranks there is one level, and ``reason`` says so.
+    nodes : sequence of int or DeviceMesh, optional
+        The node of each rank of the group, or a mesh of the dimensions (node, rank in it); the names of hosts
+        if there is none, or ``COMPCOLL_NODES``.
+    exact : sequence of str
+        Patterns such as ``"*norm*"`` of names in ``module``: gradients that are sent as they are.
+    min_numel : int
+        Gradients of fewer values are sent as they are.
+    module : torch.nn.Module, optional
+        The module that is given to DDP. Needed for ``exact``, and for errors by parameters' names in
+        `state_dict`: else they have numbers, in the order of the first step's buckets.
+
+    Attributes
+    ----------
+    raw_nbytes, wire_nbytes : int
+        Bytes to other nodes (at one level, to other ranks) without compression, and bytes sent.
+    levels : int
+        1 or 2; None before the first bucket.
+    reason : str
+        Why there is one level; empty where there are two.
+
+    Raises
+    ------
+    ValueError
+        For an unknown codec, a bad schedule, or a pattern without a parameter. In the first bucket, on all
+        ranks, where ranks differ in these settings.
+    """
+
+    def __init__(
+        self,
+        codec: Any,
+        group: dist.ProcessGroup | None = None,
+        *,
+        feeds_back: bool = True,
+        levels: int | None = None,
+        nodes: Any = None,
+        exact: Sequence[str] = (),
+        min_numel: int = 0,
+        module: torch.nn.Module | None = None,
+    ):
+        super().__init__(codec, group, feeds_back=feeds_back, levels=levels, nodes=nodes)
+        self.exact, self.min_numel = tuple([exact] if isinstance(exact, str) else exact), min_numel
+        named = [] if module is None else list(module.named_parameters())
+        for pattern in self.exact:
+            if not any(fnmatch(name, pattern) for name, _ in named):
+                raise ValueError(f"exact: none of the {len(named)} parameters of module is {pattern!r}")
+        #: Parameters that no module names get numbers.
+        self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in named}
+        self._exact = {name for name, _ in named if any(fnmatch(name, pattern) for pattern in self.exact)}
+
+    def _settings(self) -> tuple:
+        return (*super()._settings(), self.exact, self.min_numel)
+
+    def by_codec(self, bucket: dist.GradBucket) -> dict[Codec, dict[str, torch.Tensor]]:
+        """The gradients of a bucket of DDP, by codec and by their parameters' names."""
+        found: dict[Codec, dict[str, torch.Tensor]] = {}
+        parameters = bucket.parameters()
+        gradients = bucket.buffer().split([parameter.numel() for parameter in parameters])
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            name = self._names.setdefault(parameter, f"#{len(self._names)}")
+            is_exact = name in self._exact or gradient.numel() < self.min_numel
+            found.setdefault(_RAW if is_exact else self.codec, {})[name] = gradient
+        return found
