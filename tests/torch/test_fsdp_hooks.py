@@ -7,8 +7,8 @@ import weakref
 import pytest
 import torch
 import torch.distributed as dist
+from buckets import Scaled, is_same, of_rank
 from test_conformance import batch, close, mesh_of, model, train
-from test_hooks import Scaled, is_same, of_rank
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
