@@ -199,8 +199,7 @@ CC_HD F round_by_hash(F y, uint32_t key, uint32_t j) {
   return round_by<F, F>(y, whole, F(sizeof(F) == 4 ? hash >> 9 : hash));
 }
 
-// Initial q for differences, from the value before a block. For invalid payloads, the result is unspecified
-// but defined.
+// Initial q for differences, from the value before a block; arbitrary for invalid payloads.
 template <class F>
 CC_HD F before_block(F p, F inverse) {
   return clamp(multiply(p, inverse), Form<F>::range);

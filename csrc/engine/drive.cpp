@@ -11,9 +11,9 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// A sleep between two polls lasts 1/16 of the time waited so far, up to 0.1 ms: on a busy network, messages
-// follow each other at short intervals. If 1/64 of that time is longer, the sleep lasts 1/64, up to 1 ms:
-// then another rank is late.
+// A sleep between two polls lasts a part of the time waited so far. `part` with its limit is for messages
+// that follow each other closely on a busy network, `late_part` with its limit for ranks that are late; the
+// longer of the two sleeps is taken.
 constexpr double part = 1.0 / 16, limit_of_part = 1e-4, late_part = 1.0 / 64, limit_of_late_part = 1e-3;
 // The progress thread yields for a shorter time than callers, which have nothing else to do. On an
 // oversubscribed node, a thread that keeps yielding in a long call takes core time from the ranks that

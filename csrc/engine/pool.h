@@ -21,8 +21,8 @@ class Allocator {
 // that, releases the largest buffers first.
 class Pool : public Allocator {
  public:
-  // A source of memory for pools. Returns null when exhausted, and so does the pool. Memory that is idle when the
-  // pool ends is not released: it ends with its source.
+  // A source of memory for pools. Returns null when exhausted, and so does the pool. Memory that is idle when
+  // the pool ends is not released: it ends with its source.
   struct Source {
     virtual ~Source() = default;
     virtual uint8_t* allocate(uint64_t nbytes) = 0;

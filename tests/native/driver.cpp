@@ -109,8 +109,8 @@ void all_at_once(World& world, const std::vector<Case>& cases, int rank, int wor
       if ((i + round) % 3) engine.progress().add(left.back(), parts.back()->run);
     }
     for (size_t i = 0; i < parts.size(); i++) {
-      // A third each: a caller progresses the run, a caller waits beside the progress thread, or nobody
-      // waits.
+      // A third each: the caller progresses the run, waits beside the progress thread, or waits for the
+      // result.
       End end;
       if (!left[i]->submitted()) {
         end = engine.wait({parts[i]->run}, 1e9, never);

@@ -1,8 +1,8 @@
 // The plane decoder of quad_decoder.h for lanes of 32 bits with AVX-512.
 //
 // A step decodes one plane, by one permutation each for the states n = 1 and n = 2; from n = 3 on, a plane is
-// its own code. Windows are shifted right by one bit, to begin at bit 31, so that the bits after coefficient
-// 0 are the index. Rotations take a count from the low 5 bits of a field that has other data above. The bits
+// its own code. Windows are rotated right by one bit: the bit of coefficient 0 is bit 31, and the bits after
+// it are the index. Rotations take a count from the low 5 bits of a field that has other data above. Bits
 // that come round again, at most 21 in four steps, are above those that are used.
 #pragma once
 #include "../../zfp_quads.h"
