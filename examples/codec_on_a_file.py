@@ -20,7 +20,7 @@ def own_field():
 def main(path=None, spec="szp:abs=1e-4"):
     array = np.load(path) if path else own_field()
     codec = compcoll.codec(spec)
-    frame = codec.encode(array)  # uint8; its header says everything that decoding needs
+    frame = codec.encode(array)  # uint8; its header has everything that decoding needs
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "field.ccf")
         frame.tofile(file)

@@ -7,7 +7,7 @@ import pytest
 
 from compcoll.core import _cpu
 
-# If it is set, a printed line is two writes, between which another rank can write to the same pipe.
+# If this is set, a printed line is two writes, between which another rank can write to the same pipe.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 

@@ -84,7 +84,7 @@ def test_what_hangs_fails_or_refuses_costs_its_own_rows(tmp_path, monkeypatch, c
 @pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_all_parts_in_their_order(tmp_path, monkeypatch):
-    """All parts run in order on the stand-in; tests that need a GPU are skipped, which counts as failed."""
+    """Parts run in order on the stand-in; tests that need a GPU are skipped, which counts as failed."""
     monkeypatch.setattr(gpu_check, "LARGE", (("zfp:rate=8", "float32"),))
     put_tool(tmp_path, monkeypatch)
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # a bare machine has no entry point for torch

@@ -165,7 +165,7 @@ def test_one_rank_of_a_node_stands_for_all(op, algorithm):
 
 
 def test_what_stays_inside_is_not_coded():
-    """With an unlimited network, a node sums seven of eight values, and each rank decodes an eighth."""
+    """A node sums seven of eight values and each rank decodes an eighth, if the network is unlimited."""
     call = Call("Allreduce", 1 << 20, 64, 8)
     profile = BARE.with_(network=Link(0, inf), node=Link(0, inf), encode=1e9, decode=1e9, ratio=4.0)
     one, two = (predict(call, profile, "direct", 1 << 20, levels) for levels in (1, 2))

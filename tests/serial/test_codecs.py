@@ -95,7 +95,7 @@ COMPLEX = [np.dtype(np.complex64), np.dtype(np.complex128)]
 
 
 def largest_square(array, decoded):
-    """Exact largest |x - x'|^2 of finite x, computed where the rounded error is close to the largest."""
+    """Exact largest |x - x'|^2 of finite x, from values whose rounded error is close to the largest."""
     finite = np.isfinite(array)
     x, y = array[finite], decoded[finite]
     rounded = np.abs(x.astype(np.clongdouble) - y.astype(np.clongdouble))

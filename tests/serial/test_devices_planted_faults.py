@@ -141,7 +141,7 @@ def test_a_fault_is_found(tmp_path, fault):
 
 
 def test_where_all_tests_run_accesses_are_checked(tmp_path, monkeypatch):
-    """All tests use the checked library; a sample uses it if it exists, and a plain one otherwise."""
+    """Runs of all tests use the checked library; a sample uses it if it exists, and a plain one otherwise."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("EXHAUSTIVE", "1")
     checked = library_path()

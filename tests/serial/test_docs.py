@@ -1,4 +1,4 @@
-"""Links of the pages that are read where they lie; `make docs` checks those of the site."""
+"""Pages that are read in a clone: their links, and what they claim; `make docs` checks the site."""
 
 import re
 from pathlib import Path

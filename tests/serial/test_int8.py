@@ -147,7 +147,7 @@ def test_small_blocks_beside_huge_ones_keep_their_own_scale(name):
 
 
 def test_stochastic_rounding_is_unbiased(name):
-    # All blocks are equal; only their positions differ.
+    # Blocks are equal; only their positions differ.
     array = np.tile(np.linspace(-0.93, 0.97, 32, dtype=np.float32), (20_000, 1))
     array[:, 0] = 1
     _, decoded, bound = roundtrip(make(f"{name}:rounding=stochastic,block=32"), array.reshape(-1))

@@ -29,7 +29,7 @@ if not STANDARD:
     C_COMPILERS["openmpi"] = ("mpicc.openmpi", "mpiexec.openmpi")
 
 
-#: Has an interpreter print, at exit, how many Python functions of compcoll the main thread called, and how
+#: Start-up file: at exit, Python prints how many functions of compcoll the main thread called, and how
 #: many calls of MPI were prepared by Python on the layer's thread.
 COUNTS = """
 import atexit, sys
@@ -328,7 +328,7 @@ def test_fortran_on_open_mpi(build, interface):
 @pytest.mark.skipif(STANDARD, reason="mpi4py is for the standard ABI, and the program for Open MPI")
 @pytest.mark.exhaustive
 def test_fortran_on_open_mpi_5(build):
-    """With Open MPI 5, Fortran's calls are left to MPI, and one line says so."""
+    """Fortran's calls are left to Open MPI 5, and one line says so."""
     program = build("fortran.F90", "mpif90.openmpi", "-DMPIF_H", "-fallow-argument-mismatch")
     library = build("open_mpi_5.c", "mpicc.openmpi", "-shared", "-fPIC")
     result = accelerated(program, LD_PRELOAD=str(library))

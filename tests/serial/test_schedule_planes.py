@@ -134,7 +134,7 @@ def test_frames_are_zfps_and_arrive(comm, shape, dtype):
     infos = [inspect(f) for f in frames]
     assert all(info.shape[1:] == shape[1:] for info in infos)
     assert sum(info.size for info in infos) == a.size
-    # All blocks here are whole 64-bit words, so that the chunks' streams are pieces of one stream.
+    # Blocks here are whole 64-bit words, so that the chunks' streams are pieces of one stream.
     assert (
         b"".join(f[80 : 80 + i.payload_nbytes].tobytes() for f, i in zip(frames, infos, strict=True)) == whole
     )

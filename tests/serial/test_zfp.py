@@ -310,7 +310,7 @@ def test_values_that_do_not_fit(dtype, ndim):
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float16), dtypes.BFLOAT16], ids=str)
 def test_sixteen_bits(dtype):
-    """All patterns widen exactly, and values decoded beyond the largest float16 become the largest."""
+    """Every pattern widens exactly, and values decoded beyond the largest float16 become the largest."""
     a = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     with np.errstate(invalid="ignore"):  # of signalling NaN, on some machines
         values = a.astype(np.float32)
