@@ -21,43 +21,50 @@ BANDS = [
 ]
 #: Left, lower edge, width, height; title, and the files that do it.
 BOXES = {
-    "mpi4py": (2.1, 10.35, 2.6, 0.6, "mpi4py's methods", ""),
-    "others": (5.4, 10.35, 2.6, 0.6, "C, Fortran, other libraries", ""),
-    "slots": (2.1, 9.0, 2.6, 0.8, "its slots, rewritten", "csrc/layer/hook.cpp"),
-    "names": (5.4, 9.0, 2.6, 0.8, "MPI's names, preloaded", "csrc/preload/preload.cpp"),
-    "gate": (2.1, 7.85, 4.3, 0.8, "small, or not marked?", "csrc/layer/entry.cpp, message_entry.cpp"),
-    "plain": (7.05, 7.85, 1.4, 0.8, "MPI, or a tool", ""),
-    "find": (2.1, 6.7, 6.35, 0.8, "looked up by its arguments", "csrc/layer/plan.cpp"),
-    "policy": (2.1, 5.4, 2.6, 0.8, "codec, algorithm, chunk size", "compcoll/comm/prepare.py"),
-    "trials": (5.4, 5.4, 2.6, 0.8, "auto: trials, table", "compcoll/policy/"),
-    "cache": (2.1, 4.25, 2.6, 0.8, "schedule", "compcoll/schedule/cache.py"),
-    "trace": (5.4, 4.25, 2.6, 0.8, "algorithm, traced once", "compcoll/algorithms/alltoall.py"),
-    "run": (2.1, 2.75, 6.35, 0.9, "runs what is ready, chunk by chunk", "csrc/engine/run.cpp"),
-    "encode": (2.1, 1.35, 2.6, 0.9, "encode, header, checksum", "csrc/engine/coding.cpp"),
+    "mpi4py": (2.0, 10.35, 2.4, 0.6, "mpi4py's methods", ""),
+    "others": (4.8, 10.35, 2.6, 0.6, "C, Fortran, other libraries", ""),
+    "slots": (2.0, 9.0, 2.4, 0.8, "its slots, rewritten", "csrc/layer/hook.cpp"),
+    "names": (4.8, 9.0, 2.6, 0.8, "MPI's names, preloaded", "csrc/preload/preload.cpp"),
+    "entry": (
+        *(2.0, 7.85, 4.4, 0.8, "1 entry: small, or not marked?"),
+        "csrc/layer/entry.cpp, csrc/layer/message_entry.cpp",
+    ),
+    "plain": (7.05, 7.85, 1.5, 0.8, "MPI, or a tool", ""),
+    "arguments": (2.0, 6.7, 2.0, 0.8, "2 arguments: blocks", "csrc/layer/arguments.cpp"),
+    "plan": (4.2, 6.7, 1.8, 0.8, "3 plan: looked up", "csrc/layer/plan.cpp"),
+    "start": (6.6, 6.7, 1.95, 0.8, "4 start: by the engine", "csrc/layer/start.cpp"),
+    "trials": (2.0, 5.4, 2.0, 0.8, "auto: trials, table", "compcoll/policy/"),
+    "policy": (4.2, 5.4, 2.2, 0.8, "codec and algorithm", "compcoll/comm/prepare.py"),
+    "trace": (2.0, 4.25, 2.0, 0.8, "algorithm, traced once", "compcoll/algorithms/"),
+    "cache": (4.2, 4.25, 2.2, 0.8, "schedule", "compcoll/schedule/cache.py"),
+    "run": (2.0, 2.75, 6.55, 0.9, "runs what is ready, chunk by chunk", "csrc/engine/run.cpp"),
+    "encode": (2.0, 1.35, 2.6, 0.9, "encode, header, checksum", "csrc/engine/coding.cpp"),
     "send": (5.4, 1.35, 2.6, 0.9, "MPI_Isend of frames", "csrc/engine/mpi.cpp"),
-    "recv": (8.7, 1.35, 2.6, 0.9, "MPI_Irecv, MPI_Test", "csrc/engine/mpi.cpp"),
-    "decode": (8.7, 2.75, 2.6, 0.9, "verify, decode into the buffer", "csrc/engine/coding.cpp"),
-    "report": (8.7, 6.7, 2.6, 0.8, "comm.report", "csrc/layer/statistics.cpp"),
-    "waits": (8.7, 7.85, 2.6, 0.8, "waits, tests, statuses", "csrc/layer/wait.cpp"),
-    "done": (8.7, 10.35, 2.6, 0.6, "the call is complete", ""),
+    "recv": (8.75, 1.35, 2.55, 0.9, "MPI_Irecv, MPI_Test", "csrc/engine/mpi.cpp"),
+    "decode": (8.75, 2.75, 2.55, 0.9, "verify, decode into the buffer", "csrc/engine/coding.cpp"),
+    "completion": (8.75, 6.7, 2.55, 0.8, "5 completion, comm.report", "csrc/layer/pending_operation.cpp"),
+    "waits": (8.75, 7.85, 2.55, 0.8, "waits, tests, statuses", "csrc/layer/wait.cpp"),
+    "done": (8.75, 10.35, 2.55, 0.6, "the call is complete", ""),
 }
 ARROWS = [
     ("mpi4py", "slots", ""),
     ("others", "names", ""),
-    ("slots", "gate", ""),
-    ("names", "gate", ""),
-    ("gate", "plain", "yes"),
-    ("gate", "find", "no"),
-    ("find", "policy", "new"),
-    ("policy", "trials", ""),
+    ("slots", "entry", ""),
+    ("names", "entry", ""),
+    ("entry", "plain", "yes"),
+    ("entry", "arguments", "no"),
+    ("arguments", "plan", ""),
+    ("plan", "start", "known"),
+    ("plan", "policy", "new"),
+    ("trials", "policy", ""),
     ("policy", "cache", ""),
-    ("cache", "trace", "if new"),
-    ("cache", "run", ""),
+    ("trace", "cache", ""),
+    ("start", "run", ""),
     ("run", "encode", ""),
     ("encode", "send", ""),
     ("recv", "decode", ""),
-    ("decode", "report", ""),
-    ("report", "waits", ""),
+    ("decode", "completion", ""),
+    ("completion", "waits", ""),
     ("waits", "done", ""),
 ]
 
@@ -125,7 +132,7 @@ def main():
         draw_arrow(axes, *ends(first, second), label)
     for x, text in ((5.05, "a rank as sender"), (10.0, "its peer as receiver")):
         axes.text(x, 11.33, text, ha="center", va="center", fontsize=9, color=INK, weight="bold")
-    draw_arrow(axes, (8.25, 6.7), (8.25, 3.65), "known")
+    draw_arrow(axes, (6.4, 4.65), (7.1, 6.7))
     draw_arrow(axes, (6.7, 1.35), (6.7, 0.62))
     draw_arrow(axes, (10.0, 0.62), (10.0, 1.35))
     axes.plot([2.1, 11.3], [0.56, 0.56], color=INK, lw=3, solid_capstyle="round")
