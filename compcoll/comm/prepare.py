@@ -30,7 +30,7 @@ from compcoll.policy.choices import CHUNK_LIMITS
 from compcoll.policy.decision import Decision, without_base
 from compcoll.policy.policy import Place, Policy
 from compcoll.policy.rules import NOT_CODECS
-from compcoll.schedule.trace import chunk_step
+from compcoll.schedule.chunks import chunk_step
 
 __all__ = ["decide_message", "load_kernels", "prepare"]
 

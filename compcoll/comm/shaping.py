@@ -11,7 +11,7 @@ from compcoll.codecs import Codec
 from compcoll.operations import REDUCTIONS
 from compcoll.policy.decision import ARRAY, FLAT, Decision
 from compcoll.schedule import planes
-from compcoll.schedule.trace import chunk_step
+from compcoll.schedule.chunks import chunk_step
 
 #: Bytes of the first chunk of a message in several.
 OPENING_CHUNK = 8 << 10

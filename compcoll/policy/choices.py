@@ -8,7 +8,7 @@ from compcoll.codecs import Codec
 from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.frame import HEADER_NBYTES
 from compcoll.operations import ALGORITHMS, REDUCTIONS, has_two_levels, runs_on
-from compcoll.schedule.trace import CHUNK_UNIT, WINDOW
+from compcoll.schedule.chunks import CHUNK_UNIT, WINDOW
 
 __all__ = [
     "FRAME_NBYTES",

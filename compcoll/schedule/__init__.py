@@ -2,6 +2,7 @@
 
 runtime.py      the verbs of algorithms
 trace.py        an algorithm is run once, its verbs become operations
-graph.py        the schedule; block.py its blocks, planes.py the chunks of blocks that have a shape
+graph.py        the schedule; block.py its blocks
+chunks.py       chunks of blocks; planes.py those of blocks that have a shape
 cache.py        schedules that were made before
 """

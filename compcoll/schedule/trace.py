@@ -19,14 +19,12 @@ import numpy as np
 
 from compcoll.schedule import planes
 from compcoll.schedule.block import Block
+from compcoll.schedule.chunks import WINDOW, chunk_step
 from compcoll.schedule.graph import BLOCK, NONE, OP, SCRATCH, Kind, Schedule
 from compcoll.schedule.runtime import Runtime
 
-__all__ = ["WINDOW", "Block", "DeadlockError", "Tracer", "chunk_step", "trace"]
+__all__ = ["Block", "DeadlockError", "Tracer", "trace"]
 
-#: Chunks are whole blocks of every codec.
-CHUNK_UNIT = 1024
-WINDOW = 4
 MOST_TAGS = 1 << 31
 
 
@@ -341,12 +339,6 @@ class Tracer(Runtime):
         fits = times == 1 or prod(like.inner) <= planes.largest_plane(n, chunk_step(n, self.chunk))
         self._scratch.append((n, wide))
         return self.block(self._n_buffers + len(self._scratch) - 1, 0, n, wide, like.inner if fits else ())
-
-
-def chunk_step(n: int, most: int) -> int:
-    """Elements of the chunks of a block of ``n``: about ``most``, and all but the last alike."""
-    chunks = max(-(-n // most), 1)
-    return max(-(-n // (chunks * CHUNK_UNIT)), 1) * CHUNK_UNIT
 
 
 def trace(

@@ -13,7 +13,7 @@ from compcoll.engine.group import RankFacts, facts_of
 from compcoll.operations import ALGORITHMS, REDUCTIONS
 from compcoll.policy import choices, make_policy
 from compcoll.policy.policy import MIN_NBYTES, Place
-from compcoll.schedule.trace import chunk_step
+from compcoll.schedule.chunks import chunk_step
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
 #: Typical specs of each codec, and more whose frames have other sizes.

@@ -19,8 +19,9 @@ from compcoll.core.errors import MismatchError
 from compcoll.engine import _engine
 from compcoll.operations import ALGORITHMS, REDUCTIONS
 from compcoll.schedule import planes
+from compcoll.schedule.chunks import chunk_step
 from compcoll.schedule.graph import Kind
-from compcoll.schedule.trace import chunk_step, trace
+from compcoll.schedule.trace import trace
 
 zfpy = pytest.importorskip("zfpy")
 #: Chunks of 1024 elements, which 4 planes of 12 x 20 nearly fill.
