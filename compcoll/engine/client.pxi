@@ -1,71 +1,92 @@
 # Calls of a client that holds no requests itself, as torch's backend.
 
-#: By their numbers, until they have ended: MPI may write to what they refer to.
-_started = {}
-cdef uint64_t n_started = 0
+#: Groups in flight by their numbers: MPI may write to the memory that they refer to.
+_in_flight = {}
+cdef uint64_t n_groups = 0
 
 
-cdef class Started:
-    """The calls of one operation, with the comparison of what the ranks have called.
+cdef class OperationGroup:
+    """The calls of one operation, with the comparison of the ranks' calls.
 
     Parameters
     ----------
     comm : MPI.Intracomm
         Marked.
-    operation : object
-        What they belong to.
+    work : object
+        The operation; `take_ended` returns it.
     """
 
     cdef shared_ptr[COperationGroup] own
-    cdef shared_ptr[CComm] comm
+    cdef shared_ptr[CComm] marked_comm
     cdef uint64_t number
     cdef bint is_listed
-    cdef readonly object operation
-    cdef readonly list calls
+    cdef object comm, work
+    cdef list calls
+    #: True if a call, or the comparison, has started.
+    cdef readonly bint begun
 
-    def __init__(self, comm, operation):
-        global n_started
-        n_started += 1
-        self.number, self.operation, self.calls = n_started, operation, []
-        self.comm = find_by(marked(comm).number())
+    def __init__(self, comm, work):
+        global n_groups
+        n_groups += 1
+        self.number, self.comm, self.work, self.calls = n_groups, comm, work, []
+        self.marked_comm = find_by(marked(comm).number())
         self.own = shared_ptr[COperationGroup](new COperationGroup(self.number))
 
-    def compare(self, str text):
-        """Begin to compare words that all ranks have alike; before the calls."""
-        cdef string words = text.encode()
+    def start(self, calls, int phase, str text):
+        """Start calls in this thread.
+
+        Parameters
+        ----------
+        calls : sequence of MpiCall
+        phase : int
+            Number of the communicator's policy for them.
+        text : str or None
+            Description of the operation that must agree on all ranks; None if nothing is compared.
+        """
+        if text is not None:
+            self.compare(text.encode())
+            self.begun = True
+        c_set_phase(phase)
+        try:
+            for call in calls:
+                self.add(call.start(self.comm))
+                self.begun = True
+        finally:
+            c_set_phase(0)
+
+    cdef compare(self, string text):
         cdef int error
         with nogil:
-            error = self.own.get().compare(self.comm, words)
+            error = self.own.get().compare(self.marked_comm, text)
         check_mpi(error)
 
-    def add(self, request):
-        """Take over the request of a call."""
+    cdef add(self, request):
         status = MPI.Status()
         self.calls.append((request, status))
         cdef Word* place = <Word*><uintptr_t>MPI._addressof(request)
         cdef void* told = <void*><uintptr_t>MPI._addressof(status)
         with nogil:
-            self.own.get().add(place, told, self.comm.get())
+            self.own.get().add(place, told, self.marked_comm.get())
 
     cdef keep(self):
-        """Add them to the table once: `take_done` may take them from there before a wait sees their end."""
+        """Add the group to the table once: `take_ended` may take it from there before a wait sees its end."""
         if not self.is_listed:
             self.is_listed = True
-            _started[self.number] = self
+            _in_flight[self.number] = self
 
     def submit(self):
-        """Leave them to the progress thread; `take_done` tells when they have ended."""
+        """Hand the calls to the progress thread; `take_ended` returns the operation after they complete."""
         self.keep()
         with nogil:
             self.own.get().submit()
 
     def wait(self, double seconds):
-        """Wait so long at most; whether they have ended.
+        """Wait at most so long; True if all calls have completed.
 
         Raises
         ------
         BaseException
-            Raised by the handler of a second signal; the calls go on.
+            Raised by the handler of a second signal; the calls stay in flight.
         """
         cdef int how
         self.keep()
@@ -75,22 +96,28 @@ cdef class Started:
             raise_ending()
         if not self.own.get().ended():
             return False
-        _started.pop(self.number, None)
+        _in_flight.pop(self.number, None)
         return True
 
-    def complete(self, double seconds):
+    def outcomes(self, double seconds):
         """Complete the requests of calls that have ended.
 
         Parameters
         ----------
         seconds : float
-            For which other ranks are waited for, to tell what they have called where that differs.
+            Time to wait for the other ranks' descriptions if calls do not match.
+
+        Returns
+        -------
+        list of MPI.Status
+        Notes
 
         Raises
         ------
         MismatchError, TimeoutError, MPI.Exception
         """
         cdef string text
+        cdef Notes notes = Notes()
         if self.own.get().differs():
             with nogil:
                 text = self.own.get().difference(seconds)
@@ -101,12 +128,8 @@ cdef class Started:
         for request, status in self.calls:
             if request != MPI.REQUEST_NULL:
                 request.Wait(status)
-
-    def notes(self):
-        """Outcomes of the calls, in their order."""
-        cdef Notes notes = Notes()
         notes.own = self.own.get().notes()
-        return notes
+        return [status for _, status in self.calls], notes
 
 
 cdef class Notes:
@@ -124,19 +147,18 @@ cdef class Notes:
         ]
 
 
-def take_done(double seconds) -> list:
-    """Take submitted calls that have ended, at the first one, after so many seconds, or at `wake_client`."""
+def take_ended(double seconds) -> list:
+    """Operations of submitted groups that have ended.
+
+    Waits for the first one, at most so long, or for `wake_client`.
+    """
     cdef vector[uint64_t] numbers
     with nogil:
         numbers = c_take_ended(seconds)
-    return [one for number in numbers if (one := _started.pop(number, None)) is not None]
+    groups = [one for number in numbers if (one := _in_flight.pop(number, None)) is not None]
+    return [(<OperationGroup>one).work for one in groups]
 
 
 def wake_client():
-    """Have a thread in `take_done` come back."""
+    """Have a thread in `take_ended` return."""
     c_wake_client()
-
-
-def set_phase(int phase):
-    """Say which of a communicator's policies calls of this thread come under."""
-    c_set_phase(phase)

@@ -44,7 +44,7 @@ cdef extern from "layer/python_thread.h" namespace "compcoll::layer" nogil:
     cdef cppclass KeptRef:
         const CKept* get()
     uint64_t next_number()
-    vector[uint64_t] take_ended() except +
+    vector[uint64_t] c_take_ended_refs "compcoll::layer::take_ended"() except +
     void set_reentrant(int)
     cdef struct CPython "compcoll::layer::Python":
         void (*prepare)(void*) noexcept

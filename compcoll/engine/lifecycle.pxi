@@ -6,7 +6,7 @@ cdef dict kept = {}
 
 cdef drop_ended():
     """Let go of what is Python's side of objects that have ended."""
-    for number in take_ended():
+    for number in c_take_ended_refs():
         side = kept.pop(number, None)
         if hasattr(side, "close"):
             side.close()

@@ -1,15 +1,16 @@
 """The backend ``compcoll`` of torch.distributed.
 
-start.py         ranks from MPI, or MPI's from torchrun's, and how a group is made
+environment.py   torch's environment variables, set from MPI's ranks
+make_group.py    construction of a group; job_end.py: the end of a job
 group.py         the process group of torch up to 2.13, and the backend of torch from 2.14 on
 operations.py    the methods that torch calls, of both
-core.py          a group of ranks: its communicator, and the operations under way on it
-operation.py     an operation from its call to its end, and finisher.py who comes to that
-work.py          its Work, and futures.py its future
+group_state.py   a group of ranks: its communicator, and the operations in flight on it; groups.py: all groups
+work.py          an operation from its call to its end; futures.py: its future
+completion_thread.py  completion of operations for which no thread waits
 collectives.py   operations as calls of MPI
 tensors.py       tensors as MPI takes them, and gpu.py where they are
 reductions.py    types, sums and others
-peers.py         all groups, and what ranks tell each other in torch's store
+store.py         messages of the ranks in torch's store
 policies.py      the policies of a group, and its options; phases.py whether a call is of a backward pass
 report.py        statistics of calls
 integration.py   torch.compile, other tools of torch, and its functions that name its own backends
@@ -28,10 +29,10 @@ import torch as _torch
 import torch.distributed as _dist
 
 from compcoll.launch.torchrun import is_deferred as _is_deferred  # the first to import mpi4py.MPI
+from compcoll.torch import environment as _environment
 from compcoll.torch import integration as _integration
 from compcoll.torch import phases as _phases
 from compcoll.torch import policies as _policies
-from compcoll.torch import start as _start
 from compcoll.torch.compression import ErrorFeedback
 from compcoll.torch.fsdp import (
     CompressedAllGather,
@@ -76,7 +77,7 @@ def _register() -> None:
         _phases.watch_joins()
         _integration.keep_works_of_joins()
     if not _is_deferred:
-        _start.set_environment()
+        _environment.set_environment()
 
 
 _register()

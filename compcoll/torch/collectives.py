@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from mpi4py import MPI
 
 from compcoll.engine.group import largest_tag
-from compcoll.torch.operation import Part
 from compcoll.torch.reductions import Reduction, datatype_of
 from compcoll.torch.tensors import Blocks, Buffer, disjoint, overlap
 
 __all__ = [
+    "MpiCall",
     "all_gather",
     "all_gather_single",
     "all_reduce",
@@ -31,171 +31,173 @@ __all__ = [
 ]
 
 
-def _call(
-    op: str,
-    nbytes: int,
-    start: Callable[[Any], MPI.Request],
-    target: Buffer | Blocks | None = None,
-    how: Reduction | None = None,
-    size: int = 1,
-) -> Part:
-    """A call that writes a target, whose sums may be divided."""
+class MpiCall(NamedTuple):
+    """A nonblocking call of MPI that an operation makes.
+
+    Attributes
+    ----------
+    name : str
+        MPI's name of the blocking form.
+    arguments : tuple
+        Arguments of mpi4py's method.
+    nbytes : int
+        Bytes that reports count.
+    buffers : tuple
+        Memory of the arguments, kept until the operation ends.
+    finish : callable, optional
+        ``finish(status)`` is called after completion, in any thread.
+    """
+
+    name: str
+    arguments: tuple
+    nbytes: int
+    buffers: tuple = ()
+    finish: Callable[[MPI.Status], None] | None = None
+
+    def start(self, comm: MPI.Intracomm) -> MPI.Request:
+        """Start the call; its request."""
+        return getattr(comm, "I" + self.name.lower())(*self.arguments)
+
+
+def _write_outputs(
+    target: Buffer | Blocks, how: Reduction | None = None, size: int = 1
+) -> Callable[[MPI.Status], None] | None:
+    """Divide sums and copy them to the tensors, after the call; None if there is nothing to do."""
     divide = None if how is None else how.divide(size)
-    if target is None or (target.is_direct and divide is None):
-        return Part(op, nbytes, start)
-    return Part(op, nbytes, start, lambda status: target.finish(divide))
+    if target.is_direct and divide is None:
+        return None
+    return lambda status: target.finish(divide)
 
 
-def broadcast(core: Any, tensor: torch.Tensor, root: int) -> Part:
+def broadcast(group: Any, tensor: torch.Tensor, root: int) -> MpiCall:
     """The root's values arrive everywhere."""
-    values = Buffer(tensor, writes=True, reads=core.rank == root)
-    return _call("Bcast", tensor.nbytes, lambda comm: comm.Ibcast(values.spec(), root), values)
+    values = Buffer(tensor, writes=True, reads=group.rank == root)
+    return MpiCall("Bcast", (values.spec(), root), tensor.nbytes, (values,), _write_outputs(values))
 
 
-def all_reduce(core: Any, tensor: torch.Tensor, how: Reduction) -> Part:
+def all_reduce(group: Any, tensor: torch.Tensor, how: Reduction) -> MpiCall:
     """The reduction of all ranks' values takes their place."""
     values = Buffer(tensor, writes=True, dtype=how.dtype)
     if how.changes_input:
         values.change(how.before)
-    return _call(
-        "Allreduce",
-        values.nbytes,
-        lambda comm: comm.Iallreduce(MPI.IN_PLACE, values.spec(), how.op),
-        values,
-        how,
-        core.size,
-    )
+    arguments, finish = (MPI.IN_PLACE, values.spec(), how.op), _write_outputs(values, how, group.size)
+    return MpiCall("Allreduce", arguments, values.nbytes, (values,), finish)
 
 
-def reduce(core: Any, tensor: torch.Tensor, how: Reduction, root: int) -> Part:
+def reduce(group: Any, tensor: torch.Tensor, how: Reduction, root: int) -> MpiCall:
     """The reduction of all ranks' values takes the place of the root's."""
-    at_root = core.rank == root
+    at_root = group.rank == root
     values = Buffer(tensor, writes=at_root, dtype=how.dtype, copies=how.changes_input and not at_root)
     if how.changes_input:
         values.change(how.before)
-
-    def start(comm: Any) -> MPI.Request:
-        sides = (MPI.IN_PLACE, values.spec()) if at_root else (values.spec(), None)
-        return comm.Ireduce(*sides, how.op, root)
-
-    return _call("Reduce", values.nbytes, start, values if at_root else None, how, core.size)
+    sides = (MPI.IN_PLACE, values.spec()) if at_root else (values.spec(), None)
+    finish = _write_outputs(values, how, group.size) if at_root else None
+    return MpiCall("Reduce", (*sides, how.op, root), values.nbytes, (values,), finish)
 
 
-def reduce_scatter_single(core: Any, out: torch.Tensor, tensor: torch.Tensor, how: Reduction) -> Part:
+def reduce_scatter_single(group: Any, out: torch.Tensor, tensor: torch.Tensor, how: Reduction) -> MpiCall:
     """Block i of the reduction of all ranks' values arrives at rank i."""
-    _check_sizes("reduce_scatter", tensor.numel(), out.numel() * core.size)
+    _check_sizes("reduce_scatter", tensor.numel(), out.numel() * group.size)
     source = Buffer(tensor, dtype=how.dtype, copies=how.changes_input or overlap(tensor, [out]))
     target = Buffer(out, writes=True, reads=False, dtype=how.dtype)
     if how.changes_input:
         source.change(how.before)
-    return _call(
-        "Reduce_scatter_block",
-        source.nbytes,
-        lambda comm: comm.Ireduce_scatter_block(source.spec(), target.spec(), how.op),
-        target,
-        how,
-        core.size,
-    )
+    arguments, finish = (source.spec(), target.spec(), how.op), _write_outputs(target, how, group.size)
+    return MpiCall("Reduce_scatter_block", arguments, source.nbytes, (source, target), finish)
 
 
-def reduce_scatter(core: Any, out: torch.Tensor, tensors: Sequence[torch.Tensor], how: Reduction) -> Part:
+def reduce_scatter(group: Any, out: torch.Tensor, tensors: Sequence[torch.Tensor], how: Reduction) -> MpiCall:
     """Tensor i of the reduction of all ranks' lists arrives at rank i; they may differ in size."""
-    _check_list("reduce_scatter", core, tensors, out)
-    _check_sizes("reduce_scatter", tensors[core.rank].numel(), out.numel())
+    _check_list("reduce_scatter", group, tensors, out)
+    _check_sizes("reduce_scatter", tensors[group.rank].numel(), out.numel())
     source = Blocks(tensors, dtype=how.dtype, joined=True)  # as MPI has no displacements for it
     target = Buffer(out, writes=True, reads=False, dtype=how.dtype)
     if how.changes_input:
         source.change(how.before)
-    counts = source.counts
-
-    def start(comm: Any) -> MPI.Request:
-        memory, _, datatype = source.spec()
-        sent = [memory, datatype]
-        if len(set(counts)) == 1:
-            return comm.Ireduce_scatter_block(sent, target.spec(), how.op)
-        return comm.Ireduce_scatter(sent, target.spec(), counts, how.op)
-
-    op = "Reduce_scatter_block" if len(set(counts)) == 1 else "Reduce_scatter"
-    return _call(op, source.nbytes, start, target, how, core.size)
+    memory, _, datatype = source.spec()
+    buffers, finish = (source, target), _write_outputs(target, how, group.size)
+    alike = len(set(source.counts)) == 1
+    counts = () if alike else (source.counts,)
+    arguments = [memory, datatype], target.spec(), *counts, how.op
+    name = "Reduce_scatter_block" if alike else "Reduce_scatter"
+    return MpiCall(name, arguments, source.nbytes, buffers, finish)
 
 
-def all_gather_single(core: Any, out: torch.Tensor, tensor: torch.Tensor) -> Part:
+def all_gather_single(group: Any, out: torch.Tensor, tensor: torch.Tensor) -> MpiCall:
     """Every rank's values arrive everywhere, one after the other."""
-    _check_sizes("all_gather", out.numel(), tensor.numel() * core.size)
+    _check_sizes("all_gather", out.numel(), tensor.numel() * group.size)
     _check_types(out, [tensor])
     source, target = Buffer(tensor), Buffer(out, writes=True, reads=False)
-    own = target.values.data_ptr() + core.rank * tensor.nbytes
+    own = target.values.data_ptr() + group.rank * tensor.nbytes
     in_place = source.is_direct and tensor.numel() > 0 and source.values.data_ptr() == own
     if not in_place and overlap(tensor, [out]):
         source = Buffer(tensor, copies=True)
-
-    def start(comm: Any) -> MPI.Request:
-        return comm.Iallgather(MPI.IN_PLACE if in_place else source.spec(), target.spec())
-
-    return _call("Allgather", tensor.nbytes, start, target)
+    arguments = MPI.IN_PLACE if in_place else source.spec(), target.spec()
+    return MpiCall("Allgather", arguments, tensor.nbytes, (source, target), _write_outputs(target))
 
 
-def all_gather(core: Any, outs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Part:
+def all_gather(group: Any, outs: Sequence[torch.Tensor], tensor: torch.Tensor) -> MpiCall:
     """Every rank's values arrive everywhere as tensor i; they may differ in size."""
-    _check_list("all_gather", core, outs, tensor)
-    _check_sizes("all_gather", outs[core.rank].numel(), tensor.numel())
+    _check_list("all_gather", group, outs, tensor)
+    _check_sizes("all_gather", outs[group.rank].numel(), tensor.numel())
     source = Buffer(tensor, copies=overlap(tensor, outs))
     target = Blocks(outs, writes=True, reads=False)
     largest = max(one.nbytes for one in outs)
-    return _call("Allgatherv", largest, lambda comm: comm.Iallgatherv(source.spec(), target.spec()), target)
+    arguments = source.spec(), target.spec()
+    return MpiCall("Allgatherv", arguments, largest, (source, target), _write_outputs(target))
 
 
-def gather(core: Any, outs: Sequence[torch.Tensor], tensor: torch.Tensor, root: int) -> Part:
+def gather(group: Any, outs: Sequence[torch.Tensor], tensor: torch.Tensor, root: int) -> MpiCall:
     """Every rank's values arrive at the root, as tensor i of its list."""
-    if core.rank != root:
+    if group.rank != root:
         source = Buffer(tensor)
-        return _call("Gatherv", tensor.nbytes, lambda comm: comm.Igatherv(source.spec(), None, root))
-    _check_list("gather", core, outs, tensor)
+        return MpiCall("Gatherv", (source.spec(), None, root), tensor.nbytes, (source,))
+    _check_list("gather", group, outs, tensor)
     for out in outs:
         _check_sizes("gather", out.numel(), tensor.numel())
     source, target = Buffer(tensor, copies=overlap(tensor, outs)), Blocks(outs, writes=True, reads=False)
-    return _call(
-        "Gatherv", tensor.nbytes, lambda comm: comm.Igatherv(source.spec(), target.spec(), root), target
-    )
+    arguments = source.spec(), target.spec(), root
+    return MpiCall("Gatherv", arguments, tensor.nbytes, (source, target), _write_outputs(target))
 
 
-def scatter(core: Any, out: torch.Tensor, tensors: Sequence[torch.Tensor], root: int) -> Part:
+def scatter(group: Any, out: torch.Tensor, tensors: Sequence[torch.Tensor], root: int) -> MpiCall:
     """Tensor i of the root's list arrives at rank i."""
     target = Buffer(out, writes=True, reads=False)
-    if core.rank != root:
-        return _call("Scatterv", out.nbytes, lambda comm: comm.Iscatterv(None, target.spec(), root), target)
-    _check_list("scatter", core, tensors, out)
+    if group.rank != root:
+        finish = _write_outputs(target)
+        return MpiCall("Scatterv", (None, target.spec(), root), out.nbytes, (target,), finish)
+    _check_list("scatter", group, tensors, out)
     for tensor in tensors:
         _check_sizes("scatter", tensor.numel(), out.numel())
     source = Blocks(tensors, copies=overlap(out, tensors))
-    return _call(
-        "Scatterv", out.nbytes, lambda comm: comm.Iscatterv(source.spec(), target.spec(), root), target
-    )
+    arguments = source.spec(), target.spec(), root
+    return MpiCall("Scatterv", arguments, out.nbytes, (source, target), _write_outputs(target))
 
 
-def all_to_all(core: Any, outs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Part:
+def all_to_all(group: Any, outs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> MpiCall:
     """Tensor i goes to rank i, and what it has for this rank arrives as tensor i."""
-    _check_list("all_to_all", core, outs, outs[0])
-    _check_list("all_to_all", core, tensors, outs[0])
-    _check_sizes("all_to_all", tensors[core.rank].numel(), outs[core.rank].numel())
+    _check_list("all_to_all", group, outs, outs[0])
+    _check_list("all_to_all", group, tensors, outs[0])
+    _check_sizes("all_to_all", tensors[group.rank].numel(), outs[group.rank].numel())
     source = Blocks(tensors, copies=not disjoint([*outs, *tensors]))
     target = Blocks(outs, writes=True, reads=False)
     largest = max(one.nbytes for one in tensors)
-    return _call("Alltoallv", largest, lambda comm: comm.Ialltoallv(source.spec(), target.spec()), target)
+    arguments = source.spec(), target.spec()
+    return MpiCall("Alltoallv", arguments, largest, (source, target), _write_outputs(target))
 
 
 def all_to_all_single(
-    core: Any, out: torch.Tensor, tensor: torch.Tensor, out_sizes: Sequence[int], sizes: Sequence[int]
-) -> Part:
+    group: Any, out: torch.Tensor, tensor: torch.Tensor, out_sizes: Sequence[int], sizes: Sequence[int]
+) -> MpiCall:
     """Send slices of the first dimension to each rank, in these numbers or the same number to each."""
     _check_types(out, [tensor])
-    theirs, ours = _rows(core, out, out_sizes), _rows(core, tensor, sizes)
+    theirs, ours = _rows(group, out, out_sizes), _rows(group, tensor, sizes)
     source = Buffer(tensor, copies=overlap(tensor, [out]))
     target = Buffer(out, writes=True, reads=False)
     if not (sizes or out_sizes):
         _check_sizes("all_to_all_single", tensor.numel(), out.numel())
-        nbytes = tensor.nbytes // core.size
-        return _call("Alltoall", nbytes, lambda comm: comm.Ialltoall(source.spec(), target.spec()), target)
+        arguments, nbytes = (source.spec(), target.spec()), tensor.nbytes // group.size
+        return MpiCall("Alltoall", arguments, nbytes, (source, target), _write_outputs(target))
 
     def blocks(buffer: Buffer, rows: Sequence[int], like: torch.Tensor) -> list[Any]:
         memory, datatype = buffer.spec()
@@ -203,42 +205,44 @@ def all_to_all_single(
         return [memory, [n * row for n in rows], datatype]
 
     sent, received = blocks(source, ours, tensor), blocks(target, theirs, out)
-    if ours[core.rank] * max(tensor.numel(), 1) and sent[1][core.rank] != received[1][core.rank]:
-        _check_sizes("all_to_all_single", sent[1][core.rank], received[1][core.rank])
+    if ours[group.rank] * max(tensor.numel(), 1) and sent[1][group.rank] != received[1][group.rank]:
+        _check_sizes("all_to_all_single", sent[1][group.rank], received[1][group.rank])
     largest = max(sent[1]) * tensor.element_size()
-    return _call("Alltoallv", largest, lambda comm: comm.Ialltoallv(sent, received), target)
+    return MpiCall("Alltoallv", (sent, received), largest, (source, target), _write_outputs(target))
 
 
-def _rows(core: Any, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
+def _rows(group: Any, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
     """Slices of a tensor for each rank."""
     n = tensor.shape[0] if tensor.dim() else 1
     if not sizes:
-        if n % core.size:
-            raise ValueError(f"all_to_all_single: {n} slices cannot be divided by {core.size} ranks")
-        return [n // core.size] * core.size
-    if len(sizes) != core.size or sum(sizes) != n or min(sizes) < 0:
-        raise ValueError(f"all_to_all_single: split sizes {list(sizes)} for {n} slices and {core.size} ranks")
+        if n % group.size:
+            raise ValueError(f"all_to_all_single: {n} slices cannot be divided by {group.size} ranks")
+        return [n // group.size] * group.size
+    if len(sizes) != group.size or sum(sizes) != n or min(sizes) < 0:
+        raise ValueError(
+            f"all_to_all_single: split sizes {list(sizes)} for {n} slices and {group.size} ranks"
+        )
     return list(sizes)
 
 
-def barrier(core: Any) -> Part:
+def barrier(group: Any) -> MpiCall:
     """Wait until all ranks have come."""
-    return _call("Barrier", 0, lambda comm: comm.Ibarrier())
+    return MpiCall("Barrier", (), 0)
 
 
 # -- messages
 
 
-def send(core: Any, tensor: torch.Tensor, peer: int, tag: int) -> Part:
+def send(group: Any, tensor: torch.Tensor, peer: int, tag: int) -> MpiCall:
     """Values go to another rank."""
-    _check_peer(core, peer, tag)
+    _check_peer(group, peer, tag)
     source = Buffer(tensor)
-    return _call("Send", tensor.nbytes, lambda comm: comm.Isend(source.spec(), peer, tag))
+    return MpiCall("Send", (source.spec(), peer, tag), tensor.nbytes, (source,))
 
 
-def recv(core: Any, tensor: torch.Tensor, peer: int | None, tag: int, sources: list[int]) -> Part:
+def recv(group: Any, tensor: torch.Tensor, peer: int | None, tag: int, sources: list[int]) -> MpiCall:
     """Values come from another rank, whichever it is where none is named: ``sources`` tells."""
-    _check_peer(core, peer or 0, tag)
+    _check_peer(group, peer or 0, tag)
     target, source = Buffer(tensor, writes=True, reads=False), MPI.ANY_SOURCE if peer is None else peer
 
     def finish(status: MPI.Status) -> None:
@@ -251,23 +255,25 @@ def recv(core: Any, tensor: torch.Tensor, peer: int | None, tag: int, sources: l
         if not target.is_direct:
             target.finish()
 
-    return Part("Recv", tensor.nbytes, lambda comm: comm.Irecv(target.spec(), source, tag), finish)
+    return MpiCall("Recv", (target.spec(), source, tag), tensor.nbytes, (target,), finish)
 
 
 # -- helpers
 
 
-def _check_peer(core: Any, peer: int, tag: int) -> None:
-    if not 0 <= peer < core.size:
-        raise ValueError(f"rank {peer} is not from 0 to {core.size - 1}")
+def _check_peer(group: Any, peer: int, tag: int) -> None:
+    if not 0 <= peer < group.size:
+        raise ValueError(f"rank {peer} is not from 0 to {group.size - 1}")
     if not 0 <= tag <= largest_tag():
         raise ValueError(f"tag {tag} is not from 0 to {largest_tag()}, MPI's largest")
 
 
-def _check_list(op: str, core: Any, tensors: Sequence[torch.Tensor], like: torch.Tensor) -> None:
+def _check_list(op: str, group: Any, tensors: Sequence[torch.Tensor], like: torch.Tensor) -> None:
     n = len(tensors)
-    if n != core.size:
-        raise ValueError(f"{op} takes a list of {core.size} tensors, one for each rank, and this one has {n}")
+    if n != group.size:
+        raise ValueError(
+            f"{op} takes a list of {group.size} tensors, one for each rank, and this one has {n}"
+        )
     _check_types(like, tensors)
 
 

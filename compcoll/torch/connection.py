@@ -194,8 +194,10 @@ def _timeout(group: Any) -> timedelta | None:
     for device in group._device_types:
         with suppress(AttributeError, RuntimeError):
             backend = group._get_backend(device)
-            core = getattr(backend, "core", None)  # a group of compcoll, whose time-out may have been changed
-            timeout = backend.options._timeout if core is None else timedelta(seconds=core.timeout)
+            state = getattr(
+                backend, "state", None
+            )  # a group of compcoll, whose time-out may have been changed
+            timeout = backend.options._timeout if state is None else timedelta(seconds=state.timeout)
     return timeout
 
 

@@ -15,9 +15,9 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import distributed_c10d as c10d
 
 from compcoll.torch.integration import dispatched, not_compiled
+from compcoll.torch.make_group import make_group
 from compcoll.torch.operations import Operations
 from compcoll.torch.policies import Options
-from compcoll.torch.start import make_core
 
 __all__ = ["CompcollBackend", "CompcollGroup"]
 
@@ -29,8 +29,8 @@ class CompcollGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, opts: Any, options: Any):
         dist.ProcessGroup.__init__(self, opts.group_rank, opts.group_size)  # type: ignore[call-arg]
-        self.core = make_core(opts, options)
-        self.core.desc = self.getGroupDesc
+        self.state = make_group(opts, options)
+        self.state.desc = self.getGroupDesc
         self._options, self._store = options, opts.store
         self._name, self._desc = opts.group_id, "undefined"
 
@@ -47,7 +47,7 @@ class CompcollGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
 
     def setGroupDesc(self, desc: str) -> None:
         self._desc = desc
-        self.core.forget_policy()
+        self.state.forget_policy()
 
     _set_group_name, _set_group_desc = setGroupName, setGroupDesc
     group_name, group_desc = property(getGroupName), property(getGroupDesc)
@@ -76,10 +76,10 @@ class CompcollBackend(Operations, Backend):
 
     def __init__(self, opts: Any, options: Any):
         Backend.__init__(self, opts.group_rank, opts.group_size)
-        self.core = make_core(opts, options)
+        self.state = make_group(opts, options)
         self._options = options if options is not None else Options(timeout=opts.timeout)
         self._group_name, self._group_desc = opts.group_id, "undefined"
-        self.core.desc = self.getGroupDesc
+        self.state.desc = self.getGroupDesc
 
     @property
     def supports_splitting(self) -> bool:
@@ -94,14 +94,14 @@ class CompcollBackend(Operations, Backend):
 
     def split(self, store: Any, ranks: list[int], opts: Any = None) -> CompcollBackend | None:
         """A backend of some of the group's ranks."""
-        if self.core.rank not in ranks:
+        if self.state.rank not in ranks:
             return None
         options = opts if isinstance(opts, Options) else None
         made = SimpleNamespace(
             store=store,
-            group_rank=ranks.index(self.core.rank),
+            group_rank=ranks.index(self.state.rank),
             group_size=len(ranks),
-            group_id=f"{self.core.name}:{'-'.join(map(str, ranks))}",
-            timeout=timedelta(seconds=self.core.timeout),
+            group_id=f"{self.state.name}:{'-'.join(map(str, ranks))}",
+            timeout=timedelta(seconds=self.state.timeout),
         )
         return CompcollBackend(made, options)

@@ -149,7 +149,7 @@ def patch_2_13() -> None:
     @wraps(set_timeout)
     def _set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
         group = group or c10d._get_default_group()
-        if hasattr(group, "core"):
+        if hasattr(group, "state"):
             group.set_timeout(timeout)
         else:
             set_timeout(timeout, group)

@@ -9,22 +9,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ReduceOp, Work
+from torch.distributed import ReduceOp
 
 from compcoll.torch import collectives
-from compcoll.torch.core import Core
-from compcoll.torch.finisher import finisher
+from compcoll.torch.collectives import MpiCall
+from compcoll.torch.completion_thread import completion_thread
+from compcoll.torch.group_state import GroupState
 from compcoll.torch.integration import not_compiled
-from compcoll.torch.operation import Operation, Part, Terms
+from compcoll.torch.make_group import forget
 from compcoll.torch.reductions import Reduction, reduction
-from compcoll.torch.start import forget
-from compcoll.torch.work import CombinedWork
+from compcoll.torch.work import CallOptions, CombinedWork, Work
 
 __all__ = ["Operations"]
 
 _Timeout = timedelta | None
-#: How the parts of each operation are made.
-_PARTS: dict[str, Callable[..., Part]] = {
+#: Functions that make the calls of each operation.
+_CALLS: dict[str, Callable[..., MpiCall]] = {
     "allreduce": collectives.all_reduce,
     "allreduce_coalesced": collectives.all_reduce,
     "reduce": collectives.reduce,
@@ -51,10 +51,10 @@ class Operations:
     """The operations of both shells, `CompcollGroup` and `CompcollBackend`.
 
     A list of tensors has one entry, unless an operation takes one for each rank: one process, one device.
-    ``call`` is all that the ranks have to agree upon, beside the operation's name.
+    ``signature`` is all that the ranks have to agree upon, beside the operation's name.
     """
 
-    core: Core
+    state: GroupState
     _options: Any
 
     # -- reductions
@@ -64,31 +64,31 @@ class Operations:
         how = _reduction(_op(opts), one.dtype)
         if one.layout != torch.strided:
             return self._sparse_sum(one, how, opts, timeout)
-        return self._run("allreduce", [(one, how)], [one], (how.name, *_sizes(one)), Terms(opts, timeout))
+        return self._run("allreduce", [(one, how)], [one], (how.name, *_sizes(one)), (opts, timeout))
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
         pairs = [(tensor, _reduction(_op(opts), tensor.dtype)) for tensor in tensors]
-        call = *(how.name for _, how in pairs[:1]), *_sizes(*tensors)
-        return self._run("allreduce_coalesced", pairs, list(tensors), call, Terms(opts))
+        signature = *(how.name for _, how in pairs[:1]), *_sizes(*tensors)
+        return self._run("allreduce_coalesced", pairs, list(tensors), signature, (opts,))
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: _Timeout = None) -> Work:
         one, root = _single(tensors), self._root(opts)
         how = _reduction(op or _op(opts), one.dtype)
-        call, reads = (how.name, root, *_sizes(one)), self.core.rank != root
-        return self._run("reduce", [(one, how, root)], [one], call, Terms(opts, timeout), reads_only=reads)
+        signature, reads = (how.name, root, *_sizes(one)), self.state.rank != root
+        return self._run("reduce", [(one, how, root)], [one], signature, (opts, timeout), reads_only=reads)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         out, blocks = _single(outputs), _list(inputs)
         how = _reduction(_op(opts), out.dtype)
-        args, call = (out, blocks, how), (how.name, *_sizes(*blocks))
-        return self._run("reduce_scatter", [args], [out], call, Terms(opts, timeout), blocks)
+        args, signature = (out, blocks, how), (how.name, *_sizes(*blocks))
+        return self._run("reduce_scatter", [args], [out], signature, (opts, timeout), blocks)
 
     def reduce_scatter_single(
         self, output: Tensor, input: Tensor, opts: Any = None, timeout: _Timeout = None
     ) -> Work:
         how = _reduction_of(output, input, opts)
-        args, call = (output, input, how), (how.name, *_sizes(input))
-        return self._run("reduce_scatter_single", [args], [output], call, Terms(opts, timeout), [input])
+        args, signature = (output, input, how), (how.name, *_sizes(input))
+        return self._run("reduce_scatter_single", [args], [output], signature, (opts, timeout), [input])
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -96,9 +96,9 @@ class Operations:
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
         calls = [(o, i, _reduction_of(o, i, opts)) for o, i in zip(outputs, inputs, strict=True)]
-        call = *(how.name for _, _, how in calls[:1]), *_sizes(*inputs)
+        signature = *(how.name for _, _, how in calls[:1]), *_sizes(*inputs)
         op = "reduce_scatter_single_coalesced"
-        return self._run(op, calls, list(outputs), call, Terms(opts), inputs=inputs)
+        return self._run(op, calls, list(outputs), signature, (opts,), inputs=inputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -106,12 +106,12 @@ class Operations:
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         one, root = _single(tensors), self._root(opts)
-        call, reads = (root, *_sizes(one)), self.core.rank == root and not self.core.may_lose
-        return self._run("broadcast", [(one, root)], [one], call, Terms(opts, timeout), reads_only=reads)
+        signature, reads = (root, *_sizes(one)), self.state.rank == root and not self.state.may_lose
+        return self._run("broadcast", [(one, root)], [one], signature, (opts, timeout), reads_only=reads)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         outs, one = _list(outputs), _single(inputs)
-        return self._run("allgather", [(outs, one)], outs, _sizes(*outs), Terms(opts, timeout), [one])
+        return self._run("allgather", [(outs, one)], outs, _sizes(*outs), (opts, timeout), [one])
 
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
@@ -119,13 +119,13 @@ class Operations:
         # One list for each rank, with an entry for each input.
         pairs = [([theirs[i] for theirs in outputs], one) for i, one in enumerate(inputs)]
         outs = [out for theirs in outputs for out in theirs]
-        return self._run("allgather_coalesced", pairs, outs, (), Terms(opts), inputs=inputs)
+        return self._run("allgather_coalesced", pairs, outs, (), (opts,), inputs=inputs)
 
     def all_gather_single(
         self, output: Tensor, input: Tensor, opts: Any = None, timeout: _Timeout = None
     ) -> Work:
         args = output, input
-        return self._run("all_gather_single", [args], [output], _sizes(output), Terms(opts, timeout), [input])
+        return self._run("all_gather_single", [args], [output], _sizes(output), (opts, timeout), [input])
 
     _allgather_base = all_gather_single
 
@@ -133,23 +133,23 @@ class Operations:
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
         pairs = list(zip(outputs, inputs, strict=True))
-        return self._run("all_gather_single_coalesced", pairs, list(outputs), (), Terms(opts), inputs=inputs)
+        return self._run("all_gather_single_coalesced", pairs, list(outputs), (), (opts,), inputs=inputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         outs, one, root = _list(outputs), _single(inputs), self._root(opts)
-        call = root, *_sizes(one)
-        return self._run("gather", [(outs, one, root)], outs, call, Terms(opts, timeout), [one])
+        signature = root, *_sizes(one)
+        return self._run("gather", [(outs, one, root)], outs, signature, (opts, timeout), [one])
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         out, blocks, root = _single(outputs), _list(inputs), self._root(opts)
-        call = root, *_sizes(out)
-        return self._run("scatter", [(out, blocks, root)], [out], call, Terms(opts, timeout), blocks)
+        signature = root, *_sizes(out)
+        return self._run("scatter", [(out, blocks, root)], [out], signature, (opts, timeout), blocks)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         outs, blocks = list(outputs), list(inputs)
-        return self._run("alltoall", [(outs, blocks)], outs, (), Terms(opts, timeout), blocks)
+        return self._run("alltoall", [(outs, blocks)], outs, (), (opts, timeout), blocks)
 
     def all_to_all_single(
         self,
@@ -161,27 +161,27 @@ class Operations:
         timeout: _Timeout = None,
     ) -> Work:
         args = output, input, output_split_sizes, input_split_sizes
-        call = ("with splits",) if output_split_sizes or input_split_sizes else ()
-        return self._run("all_to_all_single", [args], [output], call, Terms(opts, timeout), [input])
+        signature = ("with splits",) if output_split_sizes or input_split_sizes else ()
+        return self._run("all_to_all_single", [args], [output], signature, (opts, timeout), [input])
 
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None, timeout: _Timeout = None) -> Work:
         if isinstance(opts, timedelta):
             opts, timeout = None, opts
-        return self._run("barrier", [()], [], (), Terms(opts, timeout))
+        return self._run("barrier", [()], [], (), (opts, timeout))
 
     # -- messages
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work:
-        one, core = _single(tensors), self.core
-        part = collectives.send(core, one, dstRank, tag)
+        one, group = _single(tensors), self.state
+        call = collectives.send(group, one, dstRank, tag)
         name = f"send to rank {dstRank}, tag {tag}"
-        op = Operation(core, name, [part], [one], terms=Terms(waits=_is_small(one)))
-        op.peers = [dstRank]
-        work = core.launch(op)
-        if _is_small(one) and not op.is_completed():
-            op.submit()
+        work = Work(group, name, [call], [one], options=CallOptions(waits=_is_small(one)))
+        work.peers = [dstRank]
+        group.enqueue(work)
+        if _is_small(one) and not work.is_completed():
+            work.submit()
         return work
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:
@@ -191,26 +191,26 @@ class Operations:
         return self._recv(_single(tensors), None, tag)
 
     def _recv(self, one: Tensor, source: int | None, tag: int) -> Work:
-        core, sources = self.core, list[int]()
-        part = collectives.recv(core, one, source, tag, sources)
-        peers = [rank for rank in range(core.size) if rank != core.rank] if source is None else [source]
+        group, sources = self.state, list[int]()
+        call = collectives.recv(group, one, source, tag, sources)
+        peers = [rank for rank in range(group.size) if rank != group.rank] if source is None else [source]
         name = f"recv from {'any rank' if source is None else f'rank {source}'}, tag {tag}"
-        op = Operation(core, name, [part], [one], terms=Terms(waits=_is_small(one)))
-        op.peers, op.sources = peers, sources
-        work = core.launch(op)
-        if _is_small(one) and not op.is_completed():
-            finisher().attend(op)
+        work = Work(group, name, [call], [one], options=CallOptions(waits=_is_small(one)))
+        work.peers, work.sources = peers, sources
+        group.enqueue(work)
+        if _is_small(one) and not work.is_completed():
+            completion_thread().submit_if_slow(work)
         return work
 
     # -- coalescing: all operations begin at once anyway
 
     def start_coalescing(self, device: Any = None) -> None:
         """Collect the works from now on."""
-        self.core.batch = []
+        self.state.batch = []
 
-    def end_coalescing(self, device: Any = None) -> Work:
+    def end_coalescing(self, device: Any = None) -> Work | CombinedWork:
         """All works since then, as one."""
-        batch, self.core.batch = self.core.batch, None
+        batch, self.state.batch = self.state.batch, None
         if batch is None:
             raise RuntimeError("end_coalescing: coalescing has not begun")
         return batch[0] if len(batch) == 1 else CombinedWork(batch)
@@ -235,62 +235,62 @@ class Operations:
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the time-out of operations that name none."""
-        self.core.timeout = timeout.total_seconds()
+        self.state.timeout = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
     def _get_sequence_number_for_group(self) -> int:
         """The number of collectives that have begun."""
-        return self.core.n_calls
+        return self.state.n_calls
 
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing: numbers begin at 0 on all ranks."""
 
     def monitored_barrier(self, timeout: _Timeout = None, wait_all_ranks: bool = False) -> None:
         """Wait for all ranks; rank 0 names those that do not come."""
-        self.core.monitored_barrier(timeout, wait_all_ranks)
+        self.state.monitored_barrier(timeout, wait_all_ranks)
 
     def shutdown(self) -> None:
         """Free the group's communicators, once nothing is under way on them."""
-        self.core.free()
-        forget(self.core)
+        self.state.free()
+        forget(self.state)
 
     def abort(self) -> None:
         """Put the group into an error state; what is under way goes on."""
-        self.core.invalidate("it was aborted")
+        self.state.invalidate("it was aborted")
 
     # -- helpers
 
     def _run(
         self,
         op: str,
-        calls: Sequence[tuple],
-        result: list[Tensor],
-        call: tuple,
-        terms: Terms,
+        arguments: Sequence[tuple],
+        outputs: list[Tensor],
+        signature: tuple,
+        options: tuple,
         inputs: Sequence[Tensor] = (),
         reads_only: bool = False,
     ) -> Work:
-        """Start a collective, or several as one: ``calls`` are the arguments of each.
+        """Start a collective of one or several MPI calls, whose ``arguments`` are given one by one.
 
         ``reads_only``: this rank writes nothing.
         """
-        core, make = self.core, _PARTS[op]
-        core.check_usable()
-        written, read = ([], [*result, *inputs]) if reads_only else (result, inputs)
-        conflicts = core.conflicts(written, read)
-        if conflicts and any(one.changes_input for one in calls[0] if isinstance(one, Reduction)):
+        group, make = self.state, _CALLS[op]
+        group.check_usable()
+        written, read = ([], [*outputs, *inputs]) if reads_only else (outputs, inputs)
+        conflicts = group.conflicts(written, read)
+        if conflicts and any(one.changes_input for one in arguments[0] if isinstance(one, Reduction)):
             for other in conflicts:
-                other.wait(core.timeout)
+                other.wait(group.timeout)
 
-        def parts() -> list[Part]:
-            return [make(core, *args) for args in calls]
+        def calls() -> list[MpiCall]:
+            return [make(group, *args) for args in arguments]
 
-        operation = Operation(core, op, parts(), result, inputs, call, terms)
-        operation.written = written
+        work = Work(group, op, calls(), outputs, inputs, signature, CallOptions(*options))
+        work.written = written
         if conflicts:
-            operation.conflicts, operation.remake = conflicts, parts
-        return core.launch(operation)
+            work.conflicts, work.remake = conflicts, calls
+        return group.enqueue(work)
 
     def _sparse_sum(self, tensor: Tensor, how: Reduction, opts: Any, timeout: _Timeout) -> Work:
         """The sum of all ranks' sparse tensors (COO): they are gathered, and added up."""
@@ -298,11 +298,11 @@ class Operations:
             raise ValueError(
                 f"{how.name} of tensors with the layout {tensor.layout}: there is the sum of sparse_coo"
             )
-        core = self.core
-        for other in core.conflicts([tensor], ()):
-            other.wait(core.timeout)
+        group = self.state
+        for other in group.conflicts([tensor], ()):
+            other.wait(group.timeout)
         own = tensor.detach().coalesce()
-        counts = torch.zeros(core.size, dtype=torch.int64)
+        counts = torch.zeros(group.size, dtype=torch.int64)
         self.all_gather_single(counts, torch.tensor([own._nnz()]), timeout=timeout).wait()
         dims, dense = own.sparse_dim(), own.shape[own.sparse_dim() :]
         indices = [torch.empty((dims, n), dtype=torch.int64) for n in counts.tolist()]
@@ -313,19 +313,19 @@ class Operations:
                 every = torch.cat(indices, 1), torch.cat(values)
                 tensor.copy_(torch.sparse_coo_tensor(*every, own.shape).coalesce())
 
-        parts = [
-            collectives.all_gather(core, indices, own.indices()),
-            collectives.all_gather(core, values, own.values()),
+        calls = [
+            collectives.all_gather(group, indices, own.indices()),
+            collectives.all_gather(group, values, own.values()),
         ]
-        call = "sparse", how.name, tensor.dtype, tuple(tensor.shape)
-        operation = Operation(core, "allreduce", parts, [tensor], (), call, Terms(opts, timeout))
-        operation.after = add
-        return core.launch(operation)
+        signature = "sparse", how.name, tensor.dtype, tuple(tensor.shape)
+        work = Work(group, "allreduce", calls, [tensor], (), signature, CallOptions(opts, timeout))
+        work.after = add
+        return group.enqueue(work)
 
     def _root(self, opts: Any) -> int:
         root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
-        if not 0 <= root < self.core.size:
-            raise ValueError(f"root {root} is not from 0 to {self.core.size - 1}")
+        if not 0 <= root < self.state.size:
+            raise ValueError(f"root {root} is not from 0 to {self.state.size - 1}")
         return root
 
 

@@ -21,7 +21,7 @@ from compcoll.comm.recording import record
 from compcoll.core import environment
 from compcoll.policy.policy import Policy, Rule, check_same, default_policy, fields_of, make_policy
 from compcoll.policy.rules import NOT_CODECS
-from compcoll.torch.peers import cores
+from compcoll.torch.groups import all_groups
 from compcoll.torch.phases import is_backward
 
 __all__ = [
@@ -200,10 +200,10 @@ def set_policy(
         made, names = _parse(policy, min_nbytes)
     except (OSError, TypeError, ValueError) as problem:
         error = problem
-    groups = cores()
+    groups = all_groups()
     if groups:
-        world = max(groups, key=lambda core: core.size)
-        mine = [name for core in groups for name in core.names]
+        world = max(groups, key=lambda group: group.size)
+        mine = [name for group in groups for name in group.names]
         agreed = _fields(made) if error is None else f"{type(error).__name__}: {error}"
         everyone = world.gather_objects("set_policy", (agreed, mine))
         if error is None:
@@ -217,8 +217,8 @@ def set_policy(
     if missing:
         warnings.warn(_describe_unmatched(missing, known), stacklevel=2)
     _Current.policy, _Current.asked, _Current.matched = made, () if groups else tuple(names), set()
-    for core in groups:
-        core.forget_policy()
+    for group in groups:
+        group.forget_policy()
     if groups:
         world.measure()
 
@@ -294,14 +294,14 @@ def _rule(name: str, entry: Any) -> Rule:
     return replace(Rule.from_mapping({**values, "op": translated}), comm=None if name == "*" else name)
 
 
-def policies_of(core: Any) -> tuple[Policy, ...]:
+def policies_of(group: Any) -> tuple[Policy, ...]:
     """The policies of a group: outside of backward passes, and in these where that is another one."""
-    options = core.options
+    options = group.options
     phased = _Current.policy
     if phased is None or not (options is None or options.is_plain):
         policy = default_policy() if options is None else options.policy(default_policy())
         phased = _PhasedPolicy(policy, policy)
-    names = core.names
+    names = group.names
     _Current.matched |= names
     named = next((rule.comm for rule in phased.backward.rules if rule.comm in names), None)
     kinds = [phased.outside] if phased.outside is phased.backward else [phased.outside, phased.backward]
@@ -317,17 +317,17 @@ def phase_of(policies: Sequence[Policy]) -> int:
 
 
 def warn_of_lossy_copies(
-    core: Any, policy: Policy, link: str, op: str, nbytes: int, element: np.dtype, codec: Codec
+    group: Any, policy: Policy, link: str, op: str, nbytes: int, element: np.dtype, codec: Codec
 ) -> bool:
     """Warn, on the group's first rank, unless a rule names the operation; returns False where one does."""
     rule = next((rule for rule in policy.rules if rule.fits(op, element, nbytes, "", link)), None)
     if rule is not None and rule.op:
         return False
-    if core.rank == 0:
+    if group.rank == 0:
         name = "broadcast" if op == "Bcast" else "all_gather"
         warnings.warn(
-            f"compcoll: a {name} of the group {core.label!r} is coded by {codec.spec}, which changes values, "
-            "its owner's as well: parameters and checkpoints lose accuracy if they travel so; "
+            f"compcoll: a {name} of the group {group.label!r} is coded by {codec.spec}, which changes "
+            "values, its owner's as well: parameters and checkpoints lose accuracy if they travel so; "
             "{'phase': 'gradients', 'codec': ...} leaves them as they are",
             stacklevel=2,
         )
@@ -373,9 +373,9 @@ def watch_meshes() -> None:
         if not groups or not getattr(self, "mesh_dim_names", None):
             return
         _meshes[:] = [*(known for known in _meshes if known() is not None), weakref.ref(self)]
-        for core in cores():
-            if core.name in groups:
-                core.forget_policy()
+        for group in all_groups():
+            if group.name in groups:
+                group.forget_policy()
 
     DeviceMesh.__init__ = init  # type: ignore[method-assign]
 

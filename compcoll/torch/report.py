@@ -11,7 +11,7 @@ from typing import Any
 from compcoll.codecs import codec
 from compcoll.engine.report import Stats
 from compcoll.policy.policy import below_min_nbytes
-from compcoll.torch.peers import cores
+from compcoll.torch.groups import all_groups
 
 __all__ = ["CallStats", "GroupStats", "TrainingReport", "report"]
 
@@ -71,11 +71,11 @@ class GroupStats:
 
     Parameters
     ----------
-    core : Core
+    group : GroupState
     """
 
-    def __init__(self, core: Any):
-        self._core, self._lock = core, Lock()
+    def __init__(self, group: Any):
+        self._group, self._lock = group, Lock()
         self._ended: deque[tuple[list[tuple[str, int]], Any]] = deque()
         self._small: dict[int, str] = {}
         self._lines: dict[tuple[str, str, str], CallStats] = {}
@@ -117,7 +117,7 @@ class GroupStats:
         line.count(1, nbytes, nbytes, reason)
 
     def _why_small(self) -> str:
-        marked = self._core.marked
+        marked = self._group.marked
         policies = marked.policies
         if id(policies) not in self._small:
             reason = marked.idle or below_min_nbytes(marked.policy.min_nbytes)
@@ -190,9 +190,9 @@ def report(together: bool = False) -> TrainingReport:
     torch.distributed.DistBackendError
         With ``together``, where a rank does not come within the group's time-out, or calls something else.
     """
-    groups = cores()
-    mine = _ended + [(core.label, list(core.stats.lines.values())) for core in groups]
-    world = max(groups, key=lambda core: core.size, default=None)
+    groups = all_groups()
+    mine = _ended + [(group.label, list(group.stats.lines.values())) for group in groups]
+    world = max(groups, key=lambda group: group.size, default=None)
     if not together or world is None:
         return TrainingReport(_summed(mine))
     world.flush()

@@ -218,7 +218,7 @@ def first(group):
 started = [Thread(target=first, args=[group]) for group in groups]
 [one.start() for one in started]
 [one.join() for one in started]
-say(f"{sum(one.name == 'compcoll-finisher' for one in threads())} finisher")
+say(f"{sum(one.name == 'compcoll-completion' for one in threads())} completion thread")
 """
 ALARMS = """
 import signal
@@ -276,6 +276,6 @@ def test_threads(run):  # noqa: F811
     """Calls complete with first calls and reports in threads, calls in another order, and alarms in waits."""
     programs = in_turn([THREADS, ORDERS, ALARMS], [""])
     found = run(programs + REPORTS)
-    check(found, "1 finisher")
+    check(found, "1 completion thread")
     check(found, "has counted 6000 calls")
     assert found[0].count("in time") == 6, found[0]

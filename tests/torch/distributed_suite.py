@@ -159,12 +159,12 @@ class Suite:
 
     def give_up_what_is_stuck(self):
         """Invalidate all groups if a failed test has left operations that never end, which block a free."""
-        from compcoll.torch.peers import cores
+        from compcoll.torch.groups import all_groups
 
-        stuck = any(core.broken or core.head() is not None for core in cores())
+        stuck = any(group.broken or group.oldest() is not None for group in all_groups())
         if self.comm.allreduce(stuck):
-            for core in cores():
-                core.invalidate("a test failed")
+            for group in all_groups():
+                group.invalidate("a test failed")
 
 
 def judge(found):

@@ -10,22 +10,22 @@ import torch.distributed as dist
 
 import compcoll.torch
 from compcoll.engine import _engine
-from compcoll.torch import peers
+from compcoll.torch import groups
 
 
-def core_of(group):
-    return next(core for core in peers.cores() if core.name == group.group_name)
+def state_of(group):
+    return next(state for state in groups.all_groups() if state.name == group.group_name)
 
 
 def test_large_calls_begin_two_at_a_time(ours, agree):
     """Two large calls run at a time, in the order of the calls, and all complete whichever is waited for."""
-    core, size = core_of(ours), dist.get_world_size()
+    state, size = state_of(ours), dist.get_world_size()
     for first in (0, -1):
         tensors = [torch.full((1 << 20,), float(i)) for i in range(5)]
         works, most = [], 0
         for tensor in tensors:
             works.append(dist.all_reduce(tensor, group=ours, async_op=True))
-            most = max(most, len(core._under_way))
+            most = max(most, len(state._in_flight))
         works[first].wait()
         for work in works:
             work.wait()
@@ -61,31 +61,31 @@ def test_a_group_is_destroyed_with_calls_under_way(world, agree):
 
 
 def test_groups_leave_nothing_behind(world, agree):
-    kept, marked = len(peers.cores()), _engine.marked_count()
+    kept, marked = len(groups.all_groups()), _engine.marked_count()
     for _ in range(8):
         group = dist.new_group()
         dist.all_reduce(x := torch.ones(3), group=group)
         dist.destroy_process_group(group)
     assert agree((x == dist.get_world_size()).all())
-    assert agree(_engine.marked_count() == marked and len(peers.cores()) == kept)
-    assert agree(not _engine._started)
+    assert agree(_engine.marked_count() == marked and len(groups.all_groups()) == kept)
+    assert agree(not _engine._in_flight)
 
 
 def test_a_policy_changes_behind_calls_that_wait_for_their_turn(world, agree):
     """Calls that wait in the queue keep the policy with which they were called, on all ranks alike."""
     group = dist.new_group(pg_options=compcoll.torch.Options("lossless", min_nbytes=0))
-    core, size = core_of(group), dist.get_world_size()
+    state, size = state_of(group), dist.get_world_size()
     tensors = [torch.full((1 << 20,), float(i)) for i in range(6)]
     works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors[:3]]
     if dist.get_rank() == 0:
         works[-1].wait()  # this rank's queue is empty now
-    core.options = compcoll.torch.Options("bfp:bits=7", min_nbytes=0)
-    core.forget_policy()
+    state.options = compcoll.torch.Options("bfp:bits=7", min_nbytes=0)
+    state.forget_policy()
     works += [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors[3:]]
     for work in works:
         work.wait()
     assert agree(all((tensor == i * size).all() for i, tensor in enumerate(tensors)))
-    calls = {codec: line.calls for (_, codec, _), line in core.stats.lines.items()}
+    calls = {codec: line.calls for (_, codec, _), line in state.stats.lines.items()}
     assert agree(calls == {"lossless": 3, "bfp:bits=7": 3}), calls
     dist.destroy_process_group(group)
 
@@ -138,14 +138,14 @@ def test_lists_are_taken_from_where_they_lie(ours, gloo, agree):
 def test_a_time_out_names_who_is_missing(world):
     """A time-out of a receive names the missing rank, and its group is in an error state afterwards."""
     group = dist.new_group(timeout=timedelta(seconds=1))
-    core = core_of(group)
+    state = state_of(group)
     if dist.get_rank() == 0:
         work = dist.irecv(torch.zeros(4), 1, group=group)
         with pytest.raises(dist.DistBackendError, match="recv from rank 1, tag 0: Timed out after 1 s"):
             work.wait()
         with pytest.raises(dist.DistBackendError, match="error state"):
             dist.all_reduce(torch.ones(1), group=group)
-        core.broken = ""  # a single message has failed, so that the tests can end without an abort
+        state.broken = ""  # a single message has failed, so that the tests can end without an abort
     dist.barrier()
     if dist.get_rank() == 1:
         dist.send(torch.ones(4), 0, group=group)

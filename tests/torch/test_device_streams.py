@@ -158,13 +158,13 @@ def reasons_of(group, monkeypatch):
     The group stays valid, so that MPI need not be aborted at the end.
     """
     reasons = []
-    core = group.core if hasattr(group, "core") else group._get_backend(torch.device("cpu")).core
-    monkeypatch.setattr(core, "invalidate", reasons.append)
-    return core, reasons
+    state = group.state if hasattr(group, "state") else group._get_backend(torch.device("cpu")).state
+    monkeypatch.setattr(state, "invalidate", reasons.append)
+    return state, reasons
 
 
 def test_damage_is_noticed_by_the_next_operation_at_the_latest(lossy, gpu, agree, monkeypatch):
-    core, reasons = reasons_of(lossy, monkeypatch)
+    state, reasons = reasons_of(lossy, monkeypatch)
 
     def damage(message):
         message[-1] ^= 1
@@ -177,7 +177,7 @@ def test_damage_is_noticed_by_the_next_operation_at_the_latest(lossy, gpu, agree
         dist.all_gather(outs, given, group=lossy)
     except compcoll.FrameError as error:
         problem = str(error)
-    core.flush()
+    state.flush()
     internals.set_recv_hook(None)
     assert agree("checksum" in problem or any("checksum" in reason for reason in reasons))
 
@@ -217,8 +217,8 @@ def test_the_report_has_what_was_done(lossy, gpu, agree):
 def lines(group):
     """Compressed sums so far: calls, bytes sent, and the bound."""
     compcoll.torch.report()
-    core = group.core if hasattr(group, "core") else group._get_backend(torch.device("cpu")).core
+    state = group.state if hasattr(group, "state") else group._get_backend(torch.device("cpu")).state
     found = [
-        line for line in core.stats.lines.values() if (line.op, line.codec) == ("Allreduce", "zfp:rate=8")
+        line for line in state.stats.lines.values() if (line.op, line.codec) == ("Allreduce", "zfp:rate=8")
     ]
     return (found[0].calls, found[0].wire_nbytes, found[0].bound) if found else (0, 0, 0.0)

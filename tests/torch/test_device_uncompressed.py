@@ -25,8 +25,8 @@ def plain(world, gpu, monkeypatch):
 
 def reasons(group):
     """Reason in the report for each kind of call of a group, by MPI's names."""
-    core = group._get_backend(torch.device("cpu")).core
-    return {op: line.reason for (op, *_), line in core.stats.lines.items()}
+    state = group._get_backend(torch.device("cpu")).state
+    return {op: line.reason for (op, *_), line in state.stats.lines.items()}
 
 
 @pytest.mark.parametrize("how", CASES, ids=lambda f: f.__name__)

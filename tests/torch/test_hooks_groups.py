@@ -133,7 +133,7 @@ def test_time_outs_of_groups(world, agree, backend):
     group, before = dist.new_group(backend=backend, timeout=timedelta(seconds=6)), groups()
     averaged(ErrorFeedback("int8", group), torch.ones(999))
     made = [one._get_backend(torch.device("cpu")) for one in groups() - before]
-    limits = [one.core.timeout if backend == "compcoll" else one.options._timeout.seconds for one in made]
+    limits = [one.state.timeout if backend == "compcoll" else one.options._timeout.seconds for one in made]
     assert agree(len(limits) == 2 and set(limits) == {6}), limits
 
 

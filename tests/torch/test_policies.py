@@ -27,14 +27,16 @@ def new(name, options=None):
     return dist.new_group(group_desc=name, pg_options=options)
 
 
-def core_of(group):
-    """Core of a group, or of its backend from torch 2.14 on."""
-    return getattr(group, "core", None) or group._get_backend(torch.device("cpu")).core
+def state_of(group):
+    """State of a group, or of its backend from torch 2.14 on."""
+    return getattr(group, "state", None) or group._get_backend(torch.device("cpu")).state
 
 
 def used(group, op):
     """Codec of a group's last kind of call of an operation."""
-    return next((line.codec for line in reversed(core_of(group).stats.lines.values()) if line.op == op), None)
+    return next(
+        (line.codec for line in reversed(state_of(group).stats.lines.values()) if line.op == op), None
+    )
 
 
 def reduced(group, n=100_000, dtype=torch.float32):
@@ -48,7 +50,7 @@ def test_the_default_leaves_a_node_to_mpi(world, monkeypatch):
     group = new("plain")
     reduced(group, 1_000_000)
     assert used(group, "Allreduce") == "-"
-    assert core_of(group).policy.codec == "auto"
+    assert state_of(group).policy.codec == "auto"
 
 
 def test_by_name_operation_type_and_size(world):
@@ -68,7 +70,7 @@ def test_by_name_operation_type_and_size(world):
     dist.broadcast(torch.rand(100_000), 0, group=group)
     assert used(group, "Bcast") == "lossless"
     reduced(group, 10)
-    assert used(group, "Allreduce") == "-" or core_of(group).stats.lines["Allreduce", "-", "mpi"].calls == 1
+    assert used(group, "Allreduce") == "-" or state_of(group).stats.lines["Allreduce", "-", "mpi"].calls == 1
 
 
 def test_options_go_first(world):
@@ -140,7 +142,7 @@ def test_a_policy_that_is_set_between_two_starts(world, agree):
         works.append(dist.all_reduce(x, group=group, async_op=True))
     for work in works:
         work.wait()
-    calls = {line.codec: line.calls for line in core_of(group).stats.lines.values()}
+    calls = {line.codec: line.calls for line in state_of(group).stats.lines.values()}
     assert agree(calls == {"int8": 2, "raw": 1})
     exact = dist.get_world_size() * torch.linspace(0, 1, 100_000)
     assert agree([torch.allclose(x, exact, rtol=1e-6) for x in values] == [False, True, False])
@@ -271,7 +273,7 @@ def test_callbacks_belong_to_the_phase_of_their_future(world, agree):
     x.register_hook(twice)
     x.sum().backward()
     assert agree((sums[0] == size**2).all())
-    assert agree([(key[1], line.calls) for key, line in core_of(group).stats.lines.items()] == [("raw", 2)])
+    assert agree([(key[1], line.calls) for key, line in state_of(group).stats.lines.items()] == [("raw", 2)])
 
 
 def test_lossy_copies_are_a_warning_once(world, agree):
@@ -294,9 +296,9 @@ def test_lossy_copies_are_a_warning_once(world, agree):
 @pytest.mark.filterwarnings("ignore:.*set_timeout:FutureWarning")
 def test_options_with_a_time_out(world):
     group = new("hurried", Options(timeout=timedelta(seconds=7)))
-    assert core_of(group).timeout == 7
+    assert state_of(group).timeout == 7
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=9), group)
-    assert core_of(group).timeout == 9
+    assert state_of(group).timeout == 9
 
 
 def test_sizes_of_policies_are_those_of_what_is_reduced(world):
@@ -305,7 +307,7 @@ def test_sizes_of_policies_are_those_of_what_is_reduced(world):
     for n in (4096, 16384):
         dist.all_reduce(torch.ones(n), group=group)
         dist.reduce_scatter_single(torch.ones(n // size), torch.ones(n // size * size), group=group)
-    lines = core_of(group).stats.lines.values()
+    lines = state_of(group).stats.lines.values()
     expected = 65536 // 4 // size * size * 4
     for op, nbytes in (("Allreduce", 65536), ("Reduce_scatter_block", expected)):
         largest = {line.codec: line.largest for line in lines if line.op == op}
@@ -315,7 +317,7 @@ def test_sizes_of_policies_are_those_of_what_is_reduced(world):
 
 
 def test_report_without_a_group(world, monkeypatch):
-    monkeypatch.setattr(sys.modules["compcoll.torch.report"], "cores", list)
+    monkeypatch.setattr(sys.modules["compcoll.torch.report"], "all_groups", list)
     assert compcoll.torch.report(together=True).ranks == 1
 
 
@@ -323,6 +325,6 @@ def test_more_groups_than_mpi_has_communicators(world, monkeypatch):
     def full(*_):
         raise MPI.Exception(MPI.ERR_OTHER)
 
-    monkeypatch.setattr("compcoll.torch.start._create", full)
+    monkeypatch.setattr("compcoll.torch.make_group._create", full)
     with pytest.raises(RuntimeError, match=r"no communicators for the process group .* beside .* others"):
         new("one too many")

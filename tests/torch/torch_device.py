@@ -15,7 +15,7 @@ import standin
 import torch
 
 from compcoll.engine import _engine
-from compcoll.torch import peers
+from compcoll.torch import groups
 
 #: Cycles of a GPU's clock, some 200 ms.
 CYCLES = 400_000_000
@@ -63,7 +63,7 @@ class Gpu(fake_torch.Gpu):
         """Complete all work, including work that is started meanwhile, as after an error."""
         flush()
         end = time.monotonic() + 30
-        while time.monotonic() < end and _engine._started:
+        while time.monotonic() < end and _engine._in_flight:
             time.sleep(1e-3)
         for index in range(
             int(os.environ["COMPCOLL_STANDIN_DEVICES"])
@@ -138,5 +138,5 @@ class RealStream:
 
 def flush():
     """Make all groups complete what they have started."""
-    for group in peers.cores():
+    for group in groups.all_groups():
         group.flush()

@@ -1,101 +1,39 @@
-"""The process groups of this process, and what ranks tell each other through torch's store.
+"""Messages of the ranks in torch's store: who is in a group, and who leaves it.
 
-MPI is of no use where ranks do not come: a rank says there that it leaves a group, and why. Others look there
-once they have waited for a while.
+MPI cannot report a rank that never arrives. A rank that leaves a group therefore posts the reason in torch's
+store, and the others read it once they have waited for a while.
 """
 
 from __future__ import annotations
 
 import pickle
-import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import cache
-from math import inf
 from threading import Lock
-from types import TracebackType
 from typing import Any, NamedTuple
 
-import torch.distributed as dist
-from mpi4py import MPI
-
-from compcoll.core import errors
-from compcoll.engine import _engine
-from compcoll.engine.finalize import before_finalize
 from compcoll.launch.pmi import ranks_of
 from compcoll.launch.torchrun import missing, prefix
 
 __all__ = [
-    "MismatchError",
-    "Notice",
-    "Notices",
-    "add",
-    "add_job",
-    "cores",
-    "end_notices",
+    "STORE_ERRORS",
+    "Departure",
+    "Departures",
+    "departures",
+    "end_departures",
     "exchange",
     "forget_store",
-    "meet_at_end",
-    "next_serial",
-    "notices",
-    "remove",
     "watch_store",
 ]
 
-_cores: list[Any] = []
-_serials = [0]
-#: Seconds for which the store is there for others that end a little later.
+#: Errors of a store whose process has ended, or which this process has left.
+STORE_ERRORS = RuntimeError, IndexError
+#: Seconds for which the store stays for ranks that end a little later.
 _SERVER_SECONDS = 1.0
 #: Seconds that a look into the store may take.
 _LOOK_SECONDS = 10.0
-
-
-class MismatchError(dist.DistBackendError, errors.MismatchError):
-    """Ranks of a group have called different operations."""
-
-
-# -- groups
-
-
-def add(core: Any) -> None:
-    """Register a group that was made."""
-    _notice_exceptions()
-    _cores.append(core)
-
-
-def remove(core: Any) -> None:
-    """Remove a group that has ended."""
-    _cores.remove(core)
-
-
-def cores() -> list[Any]:
-    """All groups, in the order in which they were made."""
-    return list(_cores)
-
-
-def next_serial(known: Iterable[int] = ()) -> int:
-    """A number that no group of this rank has had; given those of all its ranks, the one to have."""
-    _serials[0] = max(_serials[0], *known, 0)
-    return _serials[0] + 1
-
-
-@cache
-def _notice_exceptions() -> None:
-    """Tell the other ranks of all groups of an exception that nobody catches."""
-    hook = sys.excepthook
-
-    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        hook(kind, error, trace)
-        if not MPI.Is_finalized():
-            for core in _cores:
-                core.withdraw(f"has ended with {kind.__name__}: {error}")
-
-    sys.excepthook = tell
-
-
-# -- the store
 
 
 def exchange(store: Any, rank: int, size: int, mine: Any, seconds: float, what: str) -> list[Any]:
@@ -109,7 +47,7 @@ def exchange(store: Any, rank: int, size: int, mine: Any, seconds: float, what: 
     return [pickle.loads(store.get(key)) for key in keys]
 
 
-class Notice(NamedTuple):
+class Departure(NamedTuple):
     """The notice of a rank that leaves a group: the first call that it does not complete, and why.
 
     ``waits``: it has waited for others in that call.
@@ -122,7 +60,7 @@ class Notice(NamedTuple):
     waits: bool
 
 
-class Notices:
+class Departures:
     """The notices of all ranks of a job, in the store of its default group.
 
     Parameters
@@ -143,25 +81,25 @@ class Notices:
         self.store = store.clone() if hasattr(store, "clone") else store
         self.store.set_timeout(timedelta(seconds=_LOOK_SECONDS))
         self._lock, self._n = Lock(), 0
-        Notices.made += is_ours
-        self._generation = Notices.made
-        self._known: list[Notice] = []
+        Departures.made += is_ours
+        self._generation = Departures.made
+        self._known: list[Departure] = []
 
-    def post(self, notice: Notice) -> None:
+    def post(self, departure: Departure) -> None:
         """Tell all ranks."""
         with self._lock:
-            number = self.store.add(f"{prefix()}/notices", 1)
-            self.store.set(f"{prefix()}/notices/{number}", pickle.dumps(tuple(notice)))
+            number = self.store.add(f"{prefix()}/departures", 1)
+            self.store.set(f"{prefix()}/departures/{number}", pickle.dumps(tuple(departure)))
 
-    def of(self, group: str) -> dict[int, Notice]:
+    def of(self, group: str) -> dict[int, Departure]:
         """The first notice of each rank of a group."""
         with self._lock:
-            for number in range(self._n + 1, self.store.add(f"{prefix()}/notices", 0) + 1):
-                if not self.store.check([key := f"{prefix()}/notices/{number}"]):
+            for number in range(self._n + 1, self.store.add(f"{prefix()}/departures", 0) + 1):
+                if not self.store.check([key := f"{prefix()}/departures/{number}"]):
                     break
-                self._known.append(Notice(*pickle.loads(self.store.get(key))))
+                self._known.append(Departure(*pickle.loads(self.store.get(key))))
                 self._n = number
-            found: dict[int, Notice] = {}
+            found: dict[int, Departure] = {}
             for one in self._known:
                 if one.group == group:
                     found.setdefault(one.rank, one)
@@ -208,53 +146,27 @@ class Notices:
             pause = min(2 * pause, 0.01)
 
 
-_notices: list[Notices] = []
+_departures: list[Departures] = []
 
 
 def watch_store(store: Any, is_ours: bool) -> None:
     """Have notices in the store of a default group, which another one may have taken the place of."""
-    if is_ours or not _notices:
-        _notices[:] = [Notices(store, is_ours)]
+    if is_ours or not _departures:
+        _departures[:] = [Departures(store, is_ours)]
 
 
-def notices() -> Notices:
+def departures() -> Departures:
     """The notices of this job, IndexError where there is no group any more."""
-    return _notices[0]
+    return _departures[0]
 
 
-def end_notices(rank: int, size: int) -> None:
+def end_departures(rank: int, size: int) -> None:
     """Say that this rank has ended its groups, and leave the store, whose server may end with rank 0's."""
-    if _notices:
+    if _departures:
         with suppress(RuntimeError):
-            _notices.pop().leave(size, rank == 0, _SERVER_SECONDS)
+            _departures.pop().leave(size, rank == 0, _SERVER_SECONDS)
 
 
 def forget_store() -> None:
     """Leave the store of a default group of another backend, which ends without a word."""
-    _notices.clear()
-
-
-# -- the end of processes
-
-#: Communicators of groups that are part of no other one here, by their ranks, for `meet_at_end` alone.
-_jobs: dict[frozenset[int], MPI.Intracomm] = {}
-
-
-def add_job(comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
-    """Have a group's ranks, those of COMM_WORLD, meet before MPI ends; collective over these."""
-    if not any(known.issuperset(ranks) for known in _jobs):
-        _jobs[frozenset(ranks)] = comm.Dup()
-        before_finalize(meet_at_end)
-
-
-def meet_at_end(seconds: float = inf) -> None:
-    """Return when the ranks of all groups are at the ends of their processes, or after so many seconds.
-
-    Ranks that have destroyed their groups may still write a checkpoint.
-    """
-    until = time.monotonic() + seconds
-    with _engine.plain_calls():
-        requests = [comm.Ibarrier() for comm in _jobs.values()]
-        _jobs.clear()
-        while not MPI.Request.Testall(requests) and time.monotonic() < until:
-            time.sleep(0.01)
+    _departures.clear()

@@ -1,15 +1,13 @@
-"""A group of ranks: a marked communicator, its policy, and the operations under way on it.
+"""State of a process group: its marked communicator, its policies, and the operations in flight on it.
 
-Collectives begin in the order in which they were called, a few at a time: with all of them at once the first
-would end with the last. Which thread begins or ends one makes no difference: whoever waits does so, else the
-finisher, a thread of this module.
+Collectives start in the order in which they were called, a few at a time: if all of them started at once, the
+first would end with the last. Any thread may start or complete one: a thread that waits for it, else the
+completion thread.
 """
 
 from __future__ import annotations
 
-import atexit
 import pickle
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -28,31 +26,24 @@ from compcoll.comm.construct import mark_group
 from compcoll.comm.marked import Marked
 from compcoll.core import environment
 from compcoll.engine import _engine
-from compcoll.launch import is_launched
-from compcoll.torch import peers, policies
-from compcoll.torch.finisher import wait_for_callbacks
-from compcoll.torch.operation import Operation, Terms
-from compcoll.torch.peers import Notice
+from compcoll.torch import collectives, groups, policies
 from compcoll.torch.policies import Options
 from compcoll.torch.report import GroupStats
+from compcoll.torch.store import STORE_ERRORS, Departure, departures
 from compcoll.torch.tensors import overlap
-from compcoll.torch.work import Work
+from compcoll.torch.work import CallOptions, Work
 
-__all__ = ["Core", "at_exit", "end_job"]
+__all__ = ["GRACE", "GroupState"]
 
-#: Collectives that are under way at once: so many, or as many small ones as have so many bytes together.
+#: Limits of collectives in flight: so many, or as many small ones as have so many bytes together.
 _FEWEST, _MOST, _MOST_NBYTES = 2, 32, 8 << 20
-#: Seconds for ranks that give up a call to hear of each other.
-_GRACE = 1.0
-#: Seconds in which the process of a rank that raised has to end, under torchrun and its like.
-_LAST = 3.0
-#: Of a store whose process has ended, or where there is none any more.
-_STORE_ERRORS = RuntimeError, IndexError
-#: Characters of a notice.
+#: Seconds for ranks that give up a call to read each other's departures.
+GRACE = 1.0
+#: Longest text of a departure, in characters.
 _MOST_WORDS = 1000
 
 
-class Core:
+class GroupState:
     """The implementation of a process group, in either of its shells.
 
     Parameters
@@ -64,7 +55,7 @@ class Core:
     options : Options or None
     serial : int
         The same on all ranks; no other group of any of them has it.
-    like : Core or None
+    like : GroupState or None
         The default group, if there is one.
     """
 
@@ -75,7 +66,7 @@ class Core:
         timeout: timedelta,
         options: Options | None,
         serial: int,
-        like: Core | None,
+        like: GroupState | None,
     ):
         self.comm, self.name, self.options = comm, name, options
         self.desc: Callable[[], str] = lambda: ""
@@ -90,15 +81,15 @@ class Core:
         self.batch: list[Any] | None = None
         #: Held while operations begin or end.
         self.lock = RLock()
-        self._queue: deque[Operation] = deque()
-        self._under_way: list[Operation] = []
+        self._queue: deque[Work] = deque()
+        self._in_flight: list[Work] = []
         self._compares = environment.checks(default=True) and self.size > 1
         self._closed = self._warned = False
         self._policies: tuple | None = None
         self._applied = policies.policies_of(self)
         self.marked: Marked = mark_group(comm, self._applied, None if like is None else like.marked)
         self.marked.watch = self._watch_decision
-        peers.add(self)
+        groups.add(self)
 
     # -- policy
 
@@ -147,93 +138,90 @@ class Core:
 
     # -- operations
 
-    def conflicts(self, written: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> list[Operation]:
+    def conflicts(self, written: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> list[Work]:
         """The collectives that write what another one reads or writes, or read what it writes."""
         return [
             other
-            for other in (self._pending() if self._under_way else ())
-            if any(overlap(one, (*other.result, *other.inputs)) for one in written)
+            for other in (self._pending() if self._in_flight else ())
+            if any(overlap(one, (*other.outputs, *other.inputs)) for one in written)
             or any(overlap(one, other.written) for one in read)
         ]
 
-    def launch(self, operation: Operation) -> Work:
-        """Start an operation, as soon as it is its turn."""
-        # An exception of a signal's handler between the parts of a start would be an error of all ranks.
+    def enqueue(self, work: Work) -> Work:
+        """Start an operation, or leave it in the queue until its turn."""
+        # An exception of a signal's handler between the calls of a start would be an error of all ranks.
         with _engine.kept_back(), self.lock:
             self.check_usable()
-            if operation.words is None:
-                operation.start()
+            if work.text is None:
+                work.start()
             else:
                 self.n_calls += 1
-                operation.number, operation.policies = self.n_calls, self.policies
-                operation.phase = policies.phase_of(operation.policies)
-                self._queue.append(operation)
-                self._start_some()
-                if operation.started is None:
-                    operation.mark()
-        if operation.error is not None:
-            raise operation.error
-        work = Work(operation)
+                work.number, work.policies = self.n_calls, self.policies
+                work.phase = policies.phase_of(work.policies)
+                self._queue.append(work)
+                self._start_next()
+                if work.in_flight is None:
+                    work.mark_streams()
+        if work.error is not None:
+            raise work.error
         if self.batch is not None:
             self.batch.append(work)
         return work
 
-    def _start_some(self) -> None:
-        """Start those whose turn it is; with the lock."""
+    def _start_next(self) -> None:
+        """Start the operations whose turn it is; with the lock."""
         while self._queue and not self.broken:
-            n, nbytes = len(self._under_way), sum(one.nbytes for one in self._under_way)
+            n, nbytes = len(self._in_flight), sum(one.nbytes for one in self._in_flight)
             if n >= _FEWEST and (n >= _MOST or nbytes + self._queue[0].nbytes > _MOST_NBYTES):
                 return
             if not all(one.done for one in self._queue[0].conflicts):
                 return
-            operation = self._queue.popleft()
-            if operation.policies is not self._applied:
-                self._applied = operation.policies
+            work = self._queue.popleft()
+            if work.policies is not self._applied:
+                self._applied = work.policies
                 self.marked.renew(self._applied)
-            self._under_way.append(operation)
-            operation.start(compares=self._compares)
+            self._in_flight.append(work)
+            work.start(compares=self._compares)
 
-    def _pending(self) -> list[Operation]:
+    def _pending(self) -> list[Work]:
         with self.lock:
-            return [*self._under_way, *self._queue]
+            return [*self._in_flight, *self._queue]
 
-    def head(self) -> Operation | None:
-        """The first of the collectives under way."""
+    def oldest(self) -> Work | None:
+        """The first of the collectives in flight."""
         with self.lock:
-            return self._under_way[0] if self._under_way else None
+            return self._in_flight[0] if self._in_flight else None
 
-    def retire(self, operation: Operation) -> None:
-        """Note the end of an operation, whether or not it failed."""
+    def remove_ended(self, work: Work) -> None:
+        """Remove an operation that has ended, with or without an error, and start the next ones."""
         with self.lock:
-            for some in (self._under_way, self._queue):
+            for some in (self._in_flight, self._queue):
                 with suppress(ValueError):
-                    some.remove(operation)
-            error = operation.error
-            if error is not None and (operation.started is not None or not _is_of_arguments(error)):
-                self.invalidate(f"{operation.op}: {error}")
-            self._start_some()
-            if self._closed and not self._under_way:
+                    some.remove(work)
+            error = work.error
+            if error is not None and (work.in_flight is not None or not _is_of_arguments(error)):
+                self.invalidate(f"{work.op}: {error}")
+            self._start_next()
+            if self._closed and not self._in_flight:
                 self._free()
 
     def gather_objects(self, op: str, mine: Any) -> list[Any]:
-        """All ranks' objects; operations of all ranks like others, with their check and their time-out."""
-        from compcoll.torch import collectives
-
+        """All ranks' objects, by operations that are compared and have the group's time-out."""
         data = torch.frombuffer(bytearray(pickle.dumps(mine)), dtype=torch.uint8)
         sizes = torch.zeros(self.size, dtype=torch.int64)
-        number = torch.tensor([data.numel()])
-        part = collectives.all_gather_single(self, sizes, number)
-        self.launch(Operation(self, op, [part], [sizes], [number], (), Terms(waits=True))).wait()
+        number, options = torch.tensor([data.numel()]), CallOptions(waits=True)
+        call = collectives.all_gather_single(self, sizes, number)
+        self.enqueue(Work(self, op, [call], [sizes], [number], (), options)).wait()
         everyone = [torch.empty(n, dtype=torch.uint8) for n in sizes.tolist()]
-        part = collectives.all_gather(self, everyone, data)
-        self.launch(Operation(self, op, [part], everyone, [data], (), Terms(waits=True))).wait()
+        call = collectives.all_gather(self, everyone, data)
+        self.enqueue(Work(self, op, [call], everyone, [data], (), options)).wait()
         return [pickle.loads(one.numpy().tobytes()) for one in everyone]
 
     def flush(self) -> None:
         """Wait for all collectives."""
-        for operation in self._pending():
+        for work in self._pending():
             with suppress(Exception):
-                operation.wait(self.timeout)
+                work.wait(self.timeout)
 
     # -- errors, and the end
 
@@ -242,43 +230,43 @@ class Core:
         if self.broken:
             raise dist.DistBackendError(self.broken)
 
-    def check_peers(self, operation: Operation) -> None:
+    def check_peers(self, work: Work) -> None:
         """DistBackendError where an operation cannot end any more, as far as others have told."""
         if self.size == 1:
             return
-        gone = self._notices()
-        ranks = operation.peers
+        gone = self._departures()
+        ranks = work.peers
         if ranks and all(rank in gone for rank in ranks):
             raise dist.DistBackendError("; ".join(f"rank {rank} {gone[rank].why}" for rank in ranks))
         for rank, one in gone.items():
-            if operation.number >= one.first and not (one.waits and one.first == operation.number):
+            if work.number >= one.first and not (one.waits and one.first == work.number):
                 raise dist.DistBackendError(
-                    f"rank {rank} {one.why}, and does not come to call {operation.number} of the group"
+                    f"rank {rank} {one.why}, and does not come to call {work.number} of the group"
                 )
 
-    def _notices(self) -> dict[int, Notice]:
-        with suppress(*_STORE_ERRORS):  # whoever had the store may have ended
-            return {k: v for k, v in peers.notices().of(self.key).items() if k != self.rank}
+    def _departures(self) -> dict[int, Departure]:
+        with suppress(*STORE_ERRORS):  # the process that serves the store may have ended
+            return {k: v for k, v in departures().of(self.key).items() if k != self.rank}
         return {}
 
-    def withdraw(self, why: str, first: int | None = None, waits: bool = False) -> None:
+    def post_departure(self, why: str, first: int | None = None, waits: bool = False) -> None:
         """Tell the other ranks that this one does not complete calls from a number on."""
         if self.size == 1:
             return
         if first is None:
             numbers = [one.number for one in self._pending()]
             first = min(numbers) if numbers else self.n_calls + 1
-        with suppress(*_STORE_ERRORS):
-            peers.notices().post(Notice(self.key, self.rank, first, why[:_MOST_WORDS], waits))
+        with suppress(*STORE_ERRORS):
+            departures().post(Departure(self.key, self.rank, first, why[:_MOST_WORDS], waits))
 
-    def describe(self, operation: Operation) -> str:
+    def describe(self, work: Work) -> str:
         """Name an operation that is given up, and the ranks that have not come to it."""
-        number = operation.number
+        number = work.number
         if not number:
-            return f"{operation.op} of the process group {self.name!r}"
-        self.withdraw(f"gave up in call {number}, {operation.op}", number, waits=True)
-        until = time.monotonic() + _GRACE
-        while len(known := self._notices()) < self.size - 1 and time.monotonic() < until:
+            return f"{work.op} of the process group {self.name!r}"
+        self.post_departure(f"gave up in call {number}, {work.op}", number, waits=True)
+        until = time.monotonic() + GRACE
+        while len(known := self._departures()) < self.size - 1 and time.monotonic() < until:
             time.sleep(0.01)
         there = [rank for rank, one in known.items() if one.waits and one.first == number]
         missing = [rank for rank in range(self.size) if rank not in (self.rank, *there)]
@@ -301,7 +289,7 @@ class Core:
         self.n_barriers += 1
         seconds = timeout.total_seconds() if timeout is not None else self.timeout
         name = f"{self.key}/{self.n_barriers}"
-        missing = peers.notices().barrier(name, self.rank, self.size, seconds, wait_all_ranks)
+        missing = departures().barrier(name, self.rank, self.size, seconds, wait_all_ranks)
         if not missing:
             return
         if self.rank:
@@ -316,20 +304,19 @@ class Core:
 
     def free(self) -> None:
         """Free the communicators when nothing is under way on them any more."""
-        if self not in peers.cores():
+        if self not in groups.all_groups():
             return
-        peers.remove(self)
+        groups.remove(self, is_lost=bool(self.broken) and not MPI.Is_finalized())
         if MPI.Is_finalized():
             return
         if self.broken:
-            self.withdraw("has left the group after an error")
-            _lost.append(self)
+            self.post_departure("has left the group after an error")
             return
-        self.withdraw("has destroyed the group")
+        self.post_departure("has destroyed the group")
         with self.lock:
             self.stats.keep(self.label)
             self._closed = True
-            if not self._under_way:
+            if not self._in_flight:
                 self._free()
 
     def _free(self) -> None:
@@ -337,36 +324,6 @@ class Core:
             self.comm.Free()
 
 
-def end_job() -> None:
-    """The default group ends: this rank leaves the store, unless others may look for why it was lost."""
-    if not _lost and not any(core.broken for core in peers.cores()):
-        peers.end_notices(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
-
-
 def _is_of_arguments(error: BaseException) -> bool:
-    """Whether an error is one of arguments, as ours and torch's are, and not of MPI or the engine."""
+    """True if this package or torch has found an error of arguments, before MPI or the engine."""
     return isinstance(error, (TypeError, ValueError, NotImplementedError)) or type(error) is RuntimeError
-
-
-#: Groups that were destroyed after an error, and so have operations that never end.
-_lost: list[Core] = []
-
-
-@atexit.register
-def at_exit() -> None:
-    """Tell the others, and end them too where operations never end: MPI_Finalize would wait for these."""
-    if MPI.Is_finalized():
-        return
-    wait_for_callbacks()
-    cores = [*_lost, *peers.cores()]
-    for core in peers.cores():
-        core.withdraw("has ended")
-    lost = [core for core in cores if core.broken]
-    if lost:
-        peers.meet_at_end(max(core.timeout for core in lost))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Ranks that wait in MPI alone print their errors meanwhile. The rank that raised ends first: torchrun
-        # takes the process that ends first for the cause.
-        time.sleep(_GRACE if is_launched() else _LAST)
-        MPI.COMM_WORLD.Abort(1)
