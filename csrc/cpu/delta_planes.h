@@ -46,7 +46,7 @@ CC_HD Lanes<V> set_in(Lanes<V> v, uint32_t mask, V value) {
 #endif
 }
 
-// Stores 32 zeros without a loop, which compilers turn into a memset, and that into `rep stos`, which is slow
+// Stores 32 zeros without a loop, which compilers turn into a memset, and that into rep stos, which is slow
 // for so few.
 template <class V, int... k>
 CC_HD void clear(V* p, std::integer_sequence<int, k...>) {

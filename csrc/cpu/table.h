@@ -1,5 +1,5 @@
-// The list of CPU codecs. To add one, define `const Codec foo_codec` in the level's namespace in
-// csrc/cpu/foo.cpp, and add its name here.
+// The list of CPU codecs. To add one, define its `Codec` in the level's namespace, such as foo_codec in a
+// file csrc/cpu/foo.cpp, and add its name here.
 #pragma once
 #include "../abi.h"
 
