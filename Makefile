@@ -1,5 +1,5 @@
-# `make demo` shows what the library does, `make test` whether it works. Both need Python 3.11 or later and GCC 11 or
-# later, and put everything else into $(VENV).
+# `make demo` shows what the library does, `make test` tests it. Both need Python 3.11 or later and GCC 11 or
+# later, and install everything else into $(VENV).
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -26,7 +26,7 @@ CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp csrc/cpu/zfp/*.h csrc/cp
 NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd compcoll/*/*.pxi) csrc/exports.map compcoll/operations.py setup.py $(CSRC)
 # Stands before a command that starts ranks; if a rank fails, prints its traceback last.
 ENDED := python tests/run_ranks.py
-# Compilers are ccache's where Debian's package has them.
+# Compilers run through ccache if Debian's package is installed.
 export PATH := $(abspath $(BIN)):$(addsuffix :,$(wildcard /usr/lib/ccache))$(PATH)
 # Compiled modules are kept, even if the environment says otherwise: tests start hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
@@ -42,7 +42,7 @@ demo: $(VENV)/.bench  ## Simulate a flow over plain MPI and over compcoll, on 4 
 	@$(BIN)/python -m benchmarks.demo --ranks $(RANKS) --out $(FIGURE)
 	@echo "The figure is $(abspath $(FIGURE))"
 
-# A sample of the tests, as conftest.py has it; .ci/run names ranks, and where all tests run.
+# conftest.py chooses the sample of the tests; .ci/run runs the rest of them, too.
 test: test-serial test-mpi  ## Run a sample of the tests, those of MPI on 2 and 3 ranks; all: EXHAUSTIVE=1 TEST_RANKS='1 2 3 4'
 
 test-serial: $(VENV)/.test  ## Run the tests that need one process
@@ -60,7 +60,7 @@ test-nodes: $(VENV)/.test  ## Run tests of collectives on 2 hosts of 2 ranks, as
 	@$(ENDED) python -m benchmarks.netlab --hosts 2 --ranks-per-host 2 --gbit 0 -- python -m pytest $(NODE_TESTS); \
 	  status=$$?; [ $$status != 69 ] || { echo "== skipped: no hosts on this machine"; exit 0; }; exit $$status
 
-test-mpi4py: $(VENV)/.test  ## Run mpi4py's own tests on wrapped communicators, traced ones too, against plain ones
+test-mpi4py: $(VENV)/.test  ## Run mpi4py's own tests on wrapped and on traced communicators, and compare with plain ones
 	@timeout 1500 python tests/mpi4py_suite.py $(TEST_RANKS:%=-n %)
 	@timeout 400 python tests/mpi4py_suite.py -n 2 --trace
 
@@ -99,10 +99,10 @@ test-zarr: $(VENV)/.zarr  ## Run the tests of the codec for Zarr and of the seri
 	@echo "== tests of the codec for Zarr and of the serializer for Dask"
 	@$(ZARR)/bin/python -m pytest tests/serial/test_zarr.py tests/serial/test_dask.py
 
-test-arm64: $(VENV)/.cross  ## Run the codecs on arm64, cross-compiled, by qemu, and compare their bytes with this machine's
+test-arm64: $(VENV)/.cross  ## Run cross-compiled codecs for arm64 by qemu, and compare their bytes with this machine's
 	@PYTHON=$(abspath $(BIN)/python) tests/arm64/run.sh $(ARM64_TESTS)
 
-wheel:  ## Build a wheel for each of WHEEL_PYTHONS into dist/, have auditwheel look at it, and try it out
+wheel:  ## Build a wheel for each of WHEEL_PYTHONS into dist/, check it by auditwheel, and test it
 	@tests/wheels.sh $(WHEEL_PYTHONS)
 
 test-torch-suite: $(VENV)/.test-torch  ## Run torch's own tests of a backend with this one and with gloo, on 2 and 3 ranks
@@ -152,20 +152,20 @@ bench-codecs: $(VENV)/.bench $(VENV)/.compare  ## Compare the codecs with those 
 	@mkdir -p out
 	python -m benchmarks.codecs --json out/codecs.json --plot out/codecs.png $(CODECS_OPTIONS)
 
-sanitize: $(VENV)/.test  ## Run the engine under ThreadSanitizer, AddressSanitizer and UBSan, ranks being threads
+sanitize: $(VENV)/.test  ## Run the engine under ThreadSanitizer, AddressSanitizer and UBSan, with threads as ranks
 	@$(MAKE) --no-print-directory -C tests/native thread address PYTHON=$(abspath $(BIN)/python)
 
 sanitize-mpi: $(VENV)/.cross  ## Run the tests of MPI with an engine under AddressSanitizer and UBSan
 	@PYTHON=$(abspath $(BIN)/python) tests/native/mpi.sh
 
-internals: $(VENV)/.package  ## Link what tests and benchmarks see of compiled code, where it is older than the library
+internals: $(VENV)/.package  ## Rebuild the extension of tests and benchmarks (tests/native), if it is older than the library
 	@python -c 'import Cython' 2>/dev/null || $(PIP) install -q 'Cython>=3.1'
 	@$(MAKE) -s -C tests/native internals PYTHON=$(abspath $(BIN)/python)
 
 fuzz:  ## Fuzz the codecs: FUZZ_SECONDS (60) or FUZZ_RUNS for each of FAMILIES and HARNESSES; needs clang
 	@$(MAKE) --no-print-directory -C fuzz
 
-fuzz-smoke:  ## The same for 3 seconds each, where there is clang
+fuzz-smoke:  ## Fuzz the codecs for 3 seconds each, if clang is installed
 	@$(MAKE) --no-print-directory -C fuzz smoke
 
 kernels: $(VENV)/.kernels  ## Compile the CUDA kernels for four architectures, or ARCH, and count registers, without a GPU
@@ -189,7 +189,7 @@ $(VENV)/.venv:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# The package itself, compiled. What else a target needs comes on top, and compiles nothing again.
+# The compiled package. Other requirements of a target are installed on top, without compiling it again.
 $(VENV)/.package: $(VENV)/.venv pyproject.toml $(NATIVE)
 	@echo "== compiling compcoll; this takes some minutes"
 	@$(PIP) install -q -e '.[mpich]'
@@ -202,8 +202,8 @@ $(VENV)/.bench $(VENV)/.compare $(VENV)/.cross $(VENV)/.kernels $(VENV)/.test $(
 
 $(VENV)/.test $(VENV)/.test-torch $(VENV)/.cross: | internals
 
-# Other people's programs have a place of their own, since what they need would change what is tested elsewhere. Heat
-# asks for a torch of long ago with all of CUDA; the one that the backend is tested with will do.
+# Third-party programs have an environment of their own, since their requirements would change the versions tested
+# elsewhere. Heat requires an old torch with all of CUDA; the torch that the backend is tested with works as well.
 $(VENV)/.programs: $(VENV)/.package
 	@echo "== installing programs that use MPI"
 	@$(PYTHON) -m venv $(PROGRAMS)
@@ -214,14 +214,14 @@ $(VENV)/.programs: $(VENV)/.package
 	done
 	@touch $@
 
-# mpi4py's wheel is for MPICH and Open MPI; one for the standard ABI has to be built, and stands before it on the path.
+# mpi4py's wheel is for MPICH and Open MPI. For the standard ABI, mpi4py is built, and precedes the wheel on the path.
 $(VENV)/.abi: $(VENV)/.test
 	@echo "== building mpi4py for the standard ABI; this takes some minutes"
 	@CFLAGS=-O0 MPI4PY_BUILD_MPIABI=1 MPICC=$(abspath $(BIN))/mpicc_abi $(PIP) install -q --no-cache-dir --no-deps --upgrade \
 	  --no-binary mpi4py --target $(ABI) mpi4py
 	@touch $@
 
-# zfpy and numcodecs cannot be in one environment; compcoll is the one that is compiled already.
+# zfpy and numcodecs cannot share an environment; this one gets a copy of the compiled compcoll.
 $(VENV)/.zarr: $(VENV)/.package
 	@echo "== installing Zarr"
 	@$(PYTHON) -m venv $(ZARR)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The codecs on arm64, without such a machine: compiled by a cross compiler, run by qemu on a Python of Debian's and
-# the wheels that others publish for it. What every codec makes of some thousands of arrays is compared with this
-# machine, byte for byte; then the codecs' tests run, among them those against the streams of other libraries.
+# Tests the codecs on arm64 without such a machine: a cross compiler builds them, and qemu runs them on Debian's Python
+# with published wheels. Every codec's results for some thousands of arrays are compared with this machine's, byte for
+# byte; then the codecs' tests run, including those with streams of other libraries.
 #
 #   run.sh [TEST FILE]...
 #
-# PYTHON has to have Cython, NumPy, setuptools and compcoll. Nothing is installed: all is kept in BUILD.
+# PYTHON needs Cython, NumPy, setuptools and compcoll. The script writes only to BUILD.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -27,7 +27,7 @@ if [ ! -e "$root/usr/bin/python3" ]; then
   echo "== a Python for arm64"
   mkdir -p "$build"/apt/{state,cache}/{lists,archives}/partial
   : >"$build/apt/status"
-  # As if on a machine of that kind where nothing is installed, so that the packages needed by those asked for come too.
+  # apt sees an arm64 machine without any packages, so that it downloads all dependencies, too.
   apt=(apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State="$build/apt/state"
     -o Dir::State::status="$build/apt/status" -o Dir::Cache="$build/apt/cache" -o APT::Sandbox::User=root)
   "${apt[@]}" update
@@ -49,10 +49,10 @@ if [ ! -e "$build/wheels.done" ]; then
 fi
 
 echo "== compiling for arm64"
-# What a build asks of the Python that it is for, and nothing else of that Python's library.
+# The build configuration of the Python to build for, and nothing else of its library.
 mkdir -p "$build/sysconfig"
 cp "$root/usr/lib/$version/_sysconfigdata__aarch64-linux-gnu.py" "$build/sysconfig"
-# A copy, in which Cython writes what this Python's NumPy has, whatever another build has left here.
+# A copy of the sources, so that Cython generates code for this NumPy, and other builds' files are not used.
 mkdir -p "$build/source"
 git ls-files -z setup.py pyproject.toml README.md LICENSE compcoll csrc benchmarks |
   xargs -0 cp --parents --update --preserve=timestamps -t "$build/source"
@@ -70,7 +70,7 @@ PYTHONPATH=$build/lib:$build/site "${arm[@]}" -P tests/arm64/frames.py >"$build/
 diff "$build/frames.here" "$build/frames.arm64" >"$build/frames.diff" || { head -n 20 "$build/frames.diff"; exit 1; }
 echo "$(wc -l <"$build/frames.arm64") lines are the same"
 
-# A process for each file, as many at once as there are cores.
+# Tests one file; as many files are tested at once as there are cores.
 on_arm64() {
   PYTHONPATH=$build/lib:$build/site "${arm[@]}" -P -m pytest -p no:cacheprovider "$1" >"$build/$(basename "$1").log" 2>&1
   local status=$?
