@@ -22,7 +22,7 @@ def main(folder):
         found = checkpoint.load(folder)
         u, start = found.arrays["u"], found.step  # this rank's rows, whoever saved them
         if comm.rank == 0:
-            print(f"goes on behind step {start}, which {found.ranks} ranks have saved")
+            print(f"continues after step {start}, saved by {found.ranks} ranks")
     except FileNotFoundError:
         u, start = np.sin(np.arange(first, last)[:, None] + np.linspace(0, 3, SHAPE[1])), 0
     for step in range(start + 1, start + STEPS + 1):

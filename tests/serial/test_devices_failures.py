@@ -83,7 +83,7 @@ with standin.installed():
         way(comm, mine(), host)
         said = said if right(host) else "wrong values of host memory"
         said = world.allgather(said)
-        if codec == "none" and "raised" in said:  # MPI has taken what there was
+        if codec == "none" and "raised" in said:  # MPI has received a part
             said = [one.replace("wrong", "raised") for one in said]
         if world.rank == 0:
             bad = [one for one in said if one not in ("right", "raised")]
@@ -180,7 +180,7 @@ found = driver.listed()
 assert not found["cuInit"], found
 assert not found["cuDevicePrimaryCtxRetain"], found
 assert driver.lib.standin_live(3) == 0
-device = standin.Device(0)  # which a program begins to use after all
+device = standin.Device(0)  # the program starts to use a GPU after all
 with standin.installed():
     send, recv = device.array(mine()), device.array(np.zeros(mine().size))
     comm.Alltoall(send, recv)

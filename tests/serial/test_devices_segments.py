@@ -63,7 +63,7 @@ def maps():
     return [line for line in open("/proc/self/maps") if "/memfd:compcoll" in line]
 
 def holes():
-    '''Whether this rank's registered piece, the one behind that of the host's frames, has lost pages.'''
+    '''True if this rank's registered piece, which follows the piece of the host's frames, has lost pages.'''
     from compcoll.engine import _engine
     _, fd, _ = _engine.segment_address()
     return os.lseek(fd, 128 << 20, os.SEEK_HOLE) < 192 << 20

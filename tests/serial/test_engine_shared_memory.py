@@ -36,7 +36,7 @@ def addresses():
     return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 
 def segments():
-    '''Bytes of segments: mapped, resident, and those that a core file would have.'''
+    '''Bytes of segments: mapped, resident, and in a core file.'''
     mapped = resident = dumped = 0
     for area in re.split(r"\\n(?=[0-9a-f]+-[0-9a-f]+ )", open("/proc/self/smaps").read()):
         if "/memfd:compcoll" in area:
@@ -46,7 +46,7 @@ def segments():
     return mapped, resident, dumped
 
 def right(comm, n=1 << 18):
-    '''Whether calls of so many elements for each rank have the right values.'''
+    '''True if calls of so many elements for each rank have the right values.'''
     mine = np.arange(n, dtype="i4") + comm.rank
     total, blocks = np.empty_like(mine), np.empty((comm.size, n), "i4")
     comm.Allreduce(mine, total)

@@ -95,7 +95,7 @@ def test_checkpoints(run, tmp_path):
         re.search(r"step (\d+): sum (\S+)", run(*python("checkpoints.py", "a", ranks=n)))[2] for n in (2, 1)
     ]
     text = run(*python("checkpoints.py", "b", ranks=1)) + run(*python("checkpoints.py", "b", ranks=1))
-    assert "goes on behind step 20" in text
+    assert "continues after step 20" in text
     again = re.findall(r"step \d+: sum (\S+)", text)
     assert [float(one) for one in sums] == pytest.approx([float(one) for one in again], rel=1e-9)
 

@@ -31,7 +31,7 @@ def say(*words):
 kept = []
 
 def zeros(n):
-    '''Memory for good, as a call that has failed on this rank may still write to it.'''
+    '''Memory that is never freed, since a failed call on this rank may still write to it.'''
     kept.append(np.zeros(n))
     return kept[-1]
 """
@@ -174,7 +174,7 @@ types = {
     "struct": MPI.Datatype.Create_struct([600] * blocks, starts * 8, [MPI.DOUBLE] * blocks),
     "nested": MPI.DOUBLE.Create_vector(240, 3, 4).Create_resized(0, 1 << 13).Create_contiguous(blocks),
 }
-send = comm.Send if sys.argv[1] == "compressed" else comm.Rsend  # which is MPI's
+send = comm.Send if sys.argv[1] == "compressed" else comm.Rsend  # carried by MPI
 for name, type in types.items():
     type.Commit()
     y[:] = 0

@@ -41,7 +41,7 @@ def by_testsome(request):
     while not MPI.Request.Testsome([request]):
         pass
 
-#: What does not look at statuses.
+#: Receives by name.
 RECEIVES = {
     "Recv": lambda c, b: c.Recv(b, 0, TAG),
     "Sendrecv": lambda c, b: c.Sendrecv(b"", MPI.PROC_NULL, 0, b, 0, TAG),
@@ -68,7 +68,7 @@ def failing(n):
                 assert code_of(later) == compcoll.errors.BROKEN, name
 
 def plain():
-    "A message of MPI's own is this receive's error alone."
+    "A truncated message of MPI's own is an error of its receive alone."
     ours = make()
     for name, receive in RECEIVES.items():
         if world.rank == 0:

@@ -234,7 +234,7 @@ while True:
             signal.setitimer(signal.ITIMER_REAL, seconds)
             work.wait()
             signal.setitimer(signal.ITIMER_REAL, 0)
-            goes_on = sum(range(3)) == 0  # behind a moment for what has come meanwhile
+            goes_on = sum(range(3)) == 0  # after a moment for a pending alarm
         except Alarm:
             rung, seconds = rung + 1, 0
     if x.item() < dist.get_world_size():

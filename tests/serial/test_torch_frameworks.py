@@ -93,7 +93,7 @@ accelerator.end_training()
 DEEPSPEED = """
 import deepspeed
 
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled, for a minute
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # compiling it would take a minute
 deepspeed.init_distributed(backend)
 config = {
     "train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2},

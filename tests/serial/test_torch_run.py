@@ -204,7 +204,7 @@ def rank(rank, size, where):
     dist.all_reduce(x := torch.full((1 << 16,), rank + 1.0))
     assert (x == 3).all() and "lossless" in str(compcoll.torch.report())
     if rank == 0:
-        time.sleep(1.5)  # longer than ranks have that outlive one which did not end as it should
+        time.sleep(1.5)  # longer than ranks may outlive one that failed
     sys.stdout.write("summed\\n")
 
 if __name__ == "__main__":
