@@ -14,7 +14,7 @@ store.py         messages of the ranks in torch's store
 policies.py      the policies of a group, and its options; phases.py whether a call is of a backward pass
 report.py        statistics of calls
 integration.py   torch.compile, other tools of torch, and its functions that name its own backends
-hooks.py         compression beside NCCL or gloo: DDP's hook, and the phases of a bucket
+hooks.py         compression beside NCCL or gloo: DDP's hook, and a bucket's way to its future
 fsdp.py          FSDP2's objects, and HSDP's
 lightning.py     a callback of PyTorch Lightning that sets these; imported by those who use it
 compression.py   their state: codecs, errors of quantization by name, bytes; feedback.py adds errors to values

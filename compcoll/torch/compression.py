@@ -19,9 +19,9 @@ _RAW = codec_of("raw")
 
 
 class Compression:
-    """Base of the states of all hooks and objects: see `ErrorFeedback`."""
+    """Base class of the states of hooks and of FSDP2's objects; for its parameters see `ErrorFeedback`."""
 
-    #: Names of its pipelines: the first one adds up, the last one gathers.
+    #: Names of the pipelines: the first one carries sums, the last one gathers.
     _directions: tuple[str, ...] = ("gradients", "averages")
     levels: int | None = None
     reason = ""
@@ -48,12 +48,12 @@ class Compression:
         #: The group's ranks in the order of `NodeLayout`.
         self.order: list[int] = []
         self.pipelines: list[Pipeline] = []
-        #: Bytes by pipeline, as `raw_nbytes` and `wire_nbytes`: one thread counts those of each.
+        #: `raw_nbytes` and `wire_nbytes` by pipeline; only one thread counts those of a pipeline.
         self.raw, self.wire = [0, 0], [0, 0]
 
     @property
     def codec(self) -> Codec:
-        """The codec of the present step."""
+        """The codec of the current step."""
         return self.schedule[max(first for first in self.schedule if first <= max(self.step - 1, 0))]
 
     @property
@@ -70,28 +70,28 @@ class Compression:
         return {"step": self.step, "rank": dist.get_rank(), "errors": errors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`; errors of another rank, or of another size, are left out."""
+        """Continue from a `state_dict`, but without errors of another rank or of another size."""
         self.step = int(state["step"])
         errors = state["errors"] if state.get("rank", dist.get_rank()) == dist.get_rank() else {}
         self._errors = {name: error.clone() for name, error in errors.items()}
 
     def forget(self) -> None:
-        """Drop this rank's errors, as of a step that was not taken, between two steps; not collective."""
+        """Drop this rank's errors between two steps, for example after a skipped step; not collective."""
         self._errors.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Settings, step and errors; a copy finds groups and threads in its first call."""
+        """Settings, step and errors; a copy connects anew in its first call."""
         if self.group is not None and self.group is not dist.group.WORLD:
             raise ValueError(f"{type(self).__name__} of another group than the default one cannot be copied")
         return {**vars(self), "group": None, "pipelines": [], "raw": [0, 0], "wire": [0, 0]}
 
     def _settings(self) -> tuple:
-        """Settings that have to be equal on all ranks."""
+        """Settings that must be equal on all ranks."""
         specs = {step: codec.spec for step, codec in self.schedule.items()}
         return type(self).__name__, str(specs), self.feeds_back, self.step
 
     def connect(self, group: dist.ProcessGroup | None = None) -> int:
-        """The number of ranks; the first call, which is collective, finds their nodes and the pipelines."""
+        """Return the number of ranks. The first call is collective; it finds their nodes and pipelines."""
         group = group or self.group or dist.group.WORLD
         assert group is not None
         if not self.pipelines:
@@ -108,7 +108,7 @@ class Compression:
     ) -> torch.Tensor | None:
         """The last errors of values, in the columns of each name; None without feedback.
 
-        Each name has errors of its own: after the first step, DDP's buckets hold other parameters.
+        Errors are kept by name, because DDP's buckets hold other parameters after the first step.
         """
         names = [f"{name}/{kind}" for name in widths]
         if not self.feeds_back or codec.lossless:
@@ -127,7 +127,7 @@ class Compression:
         return residue
 
     def drop_errors(self, names: Iterable[str]) -> None:
-        """Drop the errors of some names, whose values were not finite on some rank."""
+        """Drop the errors of names whose values were not finite on some rank."""
         for name in names:
             for kind in ("gradients", "sum"):
                 self._errors.pop(f"{name}/{kind}", None)
@@ -136,7 +136,7 @@ class Compression:
 def _in_one(
     pieces: Sequence[torch.Tensor | None], like: torch.Tensor, widths: Sequence[int]
 ) -> torch.Tensor | None:
-    """The tensor with these columns, if it has the shape, type and device of another one; else None."""
+    """The tensor whose columns these are, if it has the shape, type and device of ``like``; else None."""
     first, at = pieces[0], 0
     if first is None or first.untyped_storage().nbytes() != like.nbytes:
         return None
@@ -156,48 +156,48 @@ def _in_one(
 class ErrorFeedback(Compression):
     """State of `compressed_hook`: errors of quantization, which are added to the next gradients.
 
-    After Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019);
-    the owners of the sums keep their errors, too, as in Tang et al., "DoubleSqueeze" (2019). Errors are added
-    as far as the present gradients can take them, so that those of a step that was not taken do no harm.
+    After Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019).
+    The rank that adds up a row keeps the error of its sum as well, as in Tang et al., "DoubleSqueeze" (2019).
+    The added errors are limited by the size of the gradients, so that errors of a skipped step do no harm.
 
     Parameters
     ----------
     codec : str, Codec, or mapping of int to these
         A mapping gives the codec from each step on: ``{0: "bfp:bits=8", 500: "bfp:bits=4"}``.
     group : ProcessGroup, optional
-        Of any backend; the default group if there is none. The first bucket makes others of its ranks, which
-        later objects share.
+        A group of any backend; the default group if None. The first bucket makes further groups of its ranks,
+        which later objects share.
     feeds_back : bool
-        Whether errors are kept at all.
+        True to keep errors.
     levels : int, optional
-        1: all ranks alike. 2, and the default where several nodes have several ranks each: plain sums and
-        copies inside nodes, frames between ranks of the same place on all nodes. Where nodes have different
-        numbers of ranks there is one level, and ``reason`` says so.
+        1: all ranks exchange frames. 2: plain sums and copies inside nodes, and frames between ranks of the
+        same index on all nodes; this is the default if there are several nodes with several ranks each. If
+        nodes have different numbers of ranks there is one level, and ``reason`` says so.
     nodes : sequence of int or DeviceMesh, optional
-        The node of each rank of the group, or a mesh of the dimensions (node, rank in it); the names of hosts
-        if there is none, or ``COMPCOLL_NODES``.
+        The node of each rank of the group, or a mesh of the dimensions (node, rank in it). The default is
+        ``COMPCOLL_NODES``, or else the names of hosts.
     exact : sequence of str
-        Patterns such as ``"*norm*"`` of names in ``module``: gradients that are sent as they are.
+        Patterns of parameters' names in ``module``, such as ``"*norm*"``; their gradients are not coded.
     min_numel : int
-        Gradients of fewer values are sent as they are.
+        Gradients of fewer values are not coded.
     module : torch.nn.Module, optional
-        The module that is given to DDP. Needed for ``exact``, and for errors by parameters' names in
-        `state_dict`: else they have numbers, in the order of the first step's buckets.
+        The module that is given to DDP. It is needed for ``exact``, and for parameters' names in
+        `state_dict`: without it, errors are numbered in the order of the first step's buckets.
 
     Attributes
     ----------
     raw_nbytes, wire_nbytes : int
-        Bytes to other nodes (at one level, to other ranks) without compression, and bytes sent.
+        Bytes to other nodes (at one level, to other ranks): without compression, and as sent.
     levels : int
         1 or 2; None before the first bucket.
     reason : str
-        Why there is one level; empty where there are two.
+        Why there is one level; empty if there are two.
 
     Raises
     ------
     ValueError
-        For an unknown codec, a bad schedule, or a pattern without a parameter. In the first bucket, on all
-        ranks, where ranks differ in these settings.
+        For an unknown codec, a bad schedule, or a pattern that matches no parameter. If ranks differ in these
+        settings, in the first bucket and on all ranks.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class ErrorFeedback(Compression):
         for pattern in self.exact:
             if not any(fnmatch(name, pattern) for name, _ in named):
                 raise ValueError(f"exact: none of the {len(named)} parameters of module is {pattern!r}")
-        #: Parameters that no module names get numbers.
+        #: Parameters without a name in ``module`` get numbers.
         self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in named}
         self._exact = {name for name, _ in named if any(fnmatch(name, pattern) for pattern in self.exact)}
 

@@ -1,6 +1,6 @@
-"""Pipelines beside a process group: nodes of its ranks, groups of its own backend, threads and streams.
+"""Pipelines beside a process group: groups of the same backend and ranks, by node, threads and streams.
 
-The first call of a `Compression` connects its ranks; objects of one group share their pipelines.
+The first call of a `Compression` connects its ranks. Objects of one group share their pipelines.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class NodeLayout(NamedTuple):
 class Pipeline:
     """Groups of one direction, and a thread for each phase; made collectively.
 
-    One thread adds up inside nodes, one among nodes, and one gathers. Each takes tensors in the order of
-    calls, so that the order of collectives is the same on all ranks. The first error of a phase ends all
-    later phases of the pipeline.
+    One thread adds up inside nodes, one between nodes, and one gathers. Each thread keeps the order of calls,
+    so that the order of collectives is the same on all ranks. After the first error of a phase, all further
+    phases of the pipeline fail.
     """
 
     def __init__(self, group: dist.ProcessGroup, layout: NodeLayout, name: str, unique: str):
@@ -62,7 +62,7 @@ class Pipeline:
         self._streams: dict[tuple[int, torch.device], Any] = {}
 
     def stream(self, phase: int, device: torch.device, after: Any) -> Any:
-        """A context in which work on a GPU goes to the phase's own stream, and follows an event."""
+        """A context in which work on a GPU is in the phase's own stream, after an event."""
         if device.type != "cuda":
             return nullcontext()
         stream = self._streams.setdefault((phase, device), torch.cuda.Stream(device))
@@ -72,7 +72,7 @@ class Pipeline:
 
 @dataclass
 class _SharedPipelines:
-    """Pipelines that all objects of a group share, and then those of a later group of the same `_kind`."""
+    """Pipelines that the objects of a group share, and later the objects of another group of its `_kind`."""
 
     owner: str
     kind: tuple
@@ -81,13 +81,13 @@ class _SharedPipelines:
     pipelines: dict[str, Pipeline]
 
     def serves(self, group: dist.ProcessGroup) -> bool:
-        """True if they are sound, and belong to this group, or to a similar one that was destroyed."""
+        """True if no pipeline has failed, and their owner is this group, or a destroyed one of its kind."""
         names = c10d._world.pg_names
         is_free = self.owner == names[group] or self.owner not in names.values()
         return is_free and self.kind == _kind(group) and not any(p.error for p in self.pipelines.values())
 
 
-#: Shared pipelines of each default group, by a key that all ranks of the sharing group know.
+#: Shared pipelines by default group, then by a key that is the same on all ranks.
 _shared_of: WeakKeyDictionary[Any, dict[str, _SharedPipelines]] = WeakKeyDictionary()
 
 
@@ -128,7 +128,7 @@ def _shared_pipelines(
     new_key: str,
     all_usable: Sequence[Mapping[str, set[str]]],
 ) -> list[Pipeline]:
-    """Pipelines of a layout: those that all ranks can use, the group's own first; missing ones are made."""
+    """Find pipelines of a layout that all ranks can use, preferably the group's own; make missing ones."""
     known, owner = _shared_of[dist.group.WORLD], c10d._world.pg_names[group]
     ranks = layout.levels, *layout.order
     common = [key for key in set.intersection(*map(set, all_usable)) if known[key].layout == ranks]
@@ -185,7 +185,7 @@ def _own_node(group: dist.ProcessGroup, nodes: Any) -> Any:
 
 
 def _kind(group: dist.ProcessGroup) -> tuple:
-    """Properties that must be equal in two groups if the later one uses pipelines of the earlier one."""
+    """Properties of a group that must be equal in a later group if it is to use the same pipelines."""
     return tuple(dist.get_process_group_ranks(group)), dist.get_backend_config(group), _timeout(group)
 
 
@@ -204,8 +204,8 @@ def _timeout(group: Any) -> timedelta | None:
 def _new_group(ranks: Sequence[int], like: dist.ProcessGroup, name: str) -> dist.ProcessGroup:
     """A group of some or all of a group's ranks, with its backends and its time-out.
 
-    By default, torch names a group by the number of groups that a rank has. Ranks may differ in this number,
-    and it is used again when groups are destroyed.
+    By default, torch names a group by the number of a rank's groups. This number may differ between ranks,
+    and repeats when groups are destroyed.
     """
 
     def give_name(ranks: Any, use_hashed_name: Any) -> Any:

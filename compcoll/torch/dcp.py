@@ -1,7 +1,7 @@
 """torch.distributed.checkpoint with compressed files: a writer and a reader of its own.
 
-Each item is a stream of frames (compcoll/frame.py) of up to 4 MiB. Its bytes are taken for numbers of the
-type in which a sample becomes smallest; the frame says which.
+Each item is a stream of frames (compcoll/frame.py) of up to 4 MiB. A frame's bytes are coded as numbers of
+the type that compresses a sample best; its header has the type.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TYPES = [dtypes.BFLOAT16, *map(np.dtype, ("f4", "f8", "i8", "u1"))]
 
 
 class Lossless(StreamTransformExtension):  # type: ignore[misc]
-    """The extension of torch.distributed.checkpoint that both use; its bytes change no bit of any tensor."""
+    """Extension of torch.distributed.checkpoint for `Writer` and `Reader`; lossless for all tensors."""
 
     @staticmethod
     def registry_name() -> str:
@@ -58,7 +58,7 @@ class Writer(FileSystemWriter):  # type: ignore[misc]
     path : path
         The checkpoint's folder.
     **kwargs
-        Those of ``torch.distributed.checkpoint.FileSystemWriter``.
+        See ``torch.distributed.checkpoint.FileSystemWriter``.
     """
 
     def __init__(self, path: str | os.PathLike, **kwargs: Any):
@@ -66,19 +66,19 @@ class Writer(FileSystemWriter):  # type: ignore[misc]
 
 
 class Reader(FileSystemReader):  # type: ignore[misc]
-    """A ``FileSystemReader`` of compressed files, and of those of torch's own writer.
+    """A ``FileSystemReader`` of compressed files, and of files of torch's own writer.
 
     Parameters
     ----------
     path : path
         The checkpoint's folder.
     **kwargs
-        Those of ``torch.distributed.checkpoint.FileSystemReader``.
+        See ``torch.distributed.checkpoint.FileSystemReader``.
 
     Raises
     ------
     FrameError
-        Where a file is damaged, when its tensor is loaded.
+        When a tensor is loaded from a damaged file.
     """
 
     def __init__(self, path: str | os.PathLike, **kwargs: Any):
@@ -106,7 +106,7 @@ class _Encoding(io.RawIOBase):
             for n in (
                 len(self._bytes) // 8 * 8,
                 len(self._bytes) % 8,
-            ):  # whole numbers of any type, and the rest
+            ):  # whole elements of every type, then the rest
                 if n:
                     self._encode(n)
             self._output.close()
@@ -141,7 +141,7 @@ class _Decoding(io.RawIOBase):
 
 
 def _type_of(block: np.ndarray) -> np.dtype:
-    """The type as whose numbers a block becomes smallest, by a sample from its middle."""
+    """The type that compresses a block best, by a sample from its middle."""
     fitting = [dtype for dtype in _TYPES if block.size % dtype.itemsize == 0]
     begin = max(block.size - _SAMPLE_NBYTES, 0) // 2 // 64 * 64
     sample = block[begin : begin + min(_SAMPLE_NBYTES, block.size - begin)]

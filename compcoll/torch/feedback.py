@@ -1,6 +1,6 @@
-"""Frames of values with feedback: each adds the errors of the last one, as far as the values can take them.
+"""Error feedback: a frame's values include the errors of the last frame, limited by the values' own size.
 
-A step that is not taken, as trainers do after an overflow or a spike, leaves errors of another magnitude.
+Trainers skip a step after an overflow or a spike, and its errors are of another magnitude than later values.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from compcoll.torch.reductions import element_of
 __all__ = ["encode"]
 
 _LOSSLESS = codec_of("lossless")
-#: How many times as large as those of the present values errors may be: gradients differ from step to step.
+#: Largest error to add, in units of the largest error of the values: gradients differ from step to step.
 _MOST = 3.0
 #: Values that share a scale in most codecs.
 _BLOCK = 64
-#: Values on the host that stay in the cache between two passes.
+#: Number of values on the host that stay in the cache between two passes.
 _CHUNK = 1 << 16
 
-#: Errors that wait for the next values: all errors of some blocks, which of these wait, and their errors.
+#: Postponed errors: all errors of some blocks, the index of the blocks of zeros, and the errors of these.
 _Waiting = list[tuple[torch.Tensor, Any, torch.Tensor]]
 
 
 def encode(values: torch.Tensor, codec: Codec, residue: torch.Tensor | None) -> torch.Tensor:
-    """The frame of some values, to which the errors in ``residue`` are added; it takes the next ones."""
+    """Encode values after adding the errors in ``residue``, if any; it then holds the errors of the frame."""
     codec = codec if codec.lossless or values.is_floating_point() else _LOSSLESS
     values = values.detach()
     waiting = [] if residue is None else _add_errors(values, residue, codec)
@@ -62,7 +62,7 @@ def encode(values: torch.Tensor, codec: Codec, residue: torch.Tensor | None) -> 
 
 @lru_cache(maxsize=1024)
 def _largest_error(codec: Codec, dtype: torch.dtype) -> float:
-    """The largest error as a fraction of the largest magnitude in its block, of normal random numbers."""
+    """Largest error of normal random numbers, as a fraction of the largest magnitude in its block."""
     given = np.random.default_rng(0).standard_normal((256, _BLOCK)).astype(element_of(dtype))
     values, decoded = (
         x.astype("f8").reshape(given.shape) for x in (given, decode(codec.encode(given.ravel())))
@@ -71,16 +71,16 @@ def _largest_error(codec: Codec, dtype: torch.dtype) -> float:
 
 
 def _add_errors(values: torch.Tensor, errors: torch.Tensor, codec: Codec) -> _Waiting:
-    """Add errors to values of their shape, (n,): those of a block as far as its values can take them.
+    """Add errors, (n,), to values, (n,): each block's errors are scaled down to a limit set by its values.
 
-    What exceeds that is left out. Errors of a block of zeros wait, until `_restore` puts them back.
+    Errors of a block of zeros are not added; `_restore` adds them to the errors of the new frame.
     """
     waiting: _Waiting = []
     if codec.lossless or not values.is_floating_point() or getattr(codec, "abs", None) is not None:
-        values += errors  # which have one bound, whatever the values
+        values += errors  # their bound does not depend on the values
         return waiting
     limit = _MOST * _largest_error(codec, values.dtype)
-    # szp's error is one for all values
+    # szp has one bound for all values.
     span = values.numel() if codec.name == "szp" else max(_BLOCK, getattr(codec, "block", _BLOCK))
     for some, theirs in _blocks(values, errors, span):
         largest, worst = _peaks(some), _peaks(theirs)
@@ -95,7 +95,7 @@ def _add_errors(values: torch.Tensor, errors: torch.Tensor, codec: Codec) -> _Wa
 
 
 def _restore(waiting: _Waiting) -> None:
-    """Add errors that wait to those of the values, which are zeros there."""
+    """Add postponed errors to the new errors, which are zero in these blocks."""
     for errors, index, theirs in waiting:
         errors[index] += theirs
 
@@ -103,7 +103,7 @@ def _restore(waiting: _Waiting) -> None:
 def _blocks(
     values: torch.Tensor, errors: torch.Tensor, span: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Blocks of values as rows, and their errors; the last one may be shorter."""
+    """Yield blocks of values as rows, with their errors; the last block may be shorter."""
     chunk = values.numel() if values.is_cuda else max(span, _CHUNK)
     whole = values.numel() // span * span
     if whole:
@@ -115,6 +115,6 @@ def _blocks(
 
 
 def _peaks(blocks: torch.Tensor) -> torch.Tensor:
-    """The largest magnitude of each row, (n, 1), of at least 32 bits."""
+    """Largest magnitude of each row, (n, 1), in at least 32 bits."""
     most = torch.maximum(blocks.amax(1, keepdim=True), blocks.amin(1, keepdim=True).neg_())
     return most.to(torch.promote_types(most.dtype, torch.float32))

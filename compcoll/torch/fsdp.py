@@ -22,12 +22,12 @@ __all__ = ["CompressedAllGather", "CompressedAllReduce", "CompressedReduceScatte
 
 
 class _Reduced(local):
-    """The parameters whose gradients FSDP2 reduces in this thread: those that have some."""
+    """The parameters with gradients that FSDP2 reduces in this thread."""
 
     params: Sequence[Any] = ()
 
     def widths(self, n: int) -> dict[str, int]:
-        """How many of a rank's n gradients each parameter has, by name; empty where FSDP2 does not call."""
+        """Each parameter's share of a rank's n gradients, by name; empty outside of FSDP2's calls."""
         found = {one._param_fqn: one.padded_sharded_param_size.numel() for one in self.params}
         return found if sum(found.values()) == n else {}
 
@@ -37,7 +37,7 @@ _reduced = _Reduced()
 
 @cache
 def _watch_reductions() -> None:
-    """Have FSDP2 say which parameters' gradients it reduces."""
+    """Patch FSDP2 to record the parameters whose gradients it reduces."""
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group as module
 
     original = module.foreach_reduce
@@ -54,7 +54,7 @@ def _watch_reductions() -> None:
 
 
 class _OfModule(Compression):
-    """The collective that a module of FSDP2 calls."""
+    """A collective of a module of FSDP2."""
 
     def __init__(self, codec: Any, group: dist.ProcessGroup | None = None, **options: Any):
         super().__init__(codec, group, **options)
@@ -66,7 +66,7 @@ class _OfModule(Compression):
         return torch.empty(*size, dtype=dtype, device=device)
 
     def _run(self, phases: hooks.Phases, tensor: torch.Tensor) -> None:
-        """Run phases in the pipeline's threads, which keep their order; on GPUs in FSDP2's own stream."""
+        """Run phases in the pipeline's threads, which keep the order of calls; on GPUs, in FSDP2's stream."""
         if tensor.is_cuda:
             for _ in phases:
                 pass
@@ -75,7 +75,7 @@ class _OfModule(Compression):
 
 
 class _Gathering(dist.Work):
-    """Parameters that travel in a thread."""
+    """Work of an all-gather of parameters in a thread."""
 
     def __init__(self, future: torch.futures.Future[torch.Tensor]):
         super().__init__()
@@ -93,28 +93,28 @@ class _Gathering(dist.Work):
 
 @not_compiled
 class _Forward:
-    """The forward passes of a model: each module prefetches the parameters of the one behind it in the first.
+    """Prefetching in forward passes: each module prefetches its successor in the first pass.
 
-    Parameters may change between two passes, so those that a pass has prefetched and not used are dropped at
-    its end, with an exception, too. A pass is that of the model, or of a part of it that is called alone.
+    Parameters may change between two passes. The end of a pass, even by an exception, therefore drops
+    prefetched parameters that were not used. A pass is of the model, or of a part of it that is called alone.
     """
 
     def __init__(self, modules: Sequence[torch.nn.Module]):
-        #: The module whose pass it is.
+        #: The module that was called.
         self._outermost: torch.nn.Module | None = None
         self._modules: list[Any] = []
         self._last: Any = None
         self._is_known = False
-        #: What this pass gathers, until FSDP2 is done with it, and for which of its groups of parameters.
+        #: Gathered parameters of this pass, until FSDP2 frees them, and FSDP2's group of parameters of each.
         self._begun: WeakKeyDictionary[_Gathering, Any] = WeakKeyDictionary()
         for module in modules:
-            module.register_forward_pre_hook(self._begin, prepend=True)  # before that of FSDP2
+            module.register_forward_pre_hook(self._begin, prepend=True)  # before FSDP2's own hook
             module.register_forward_hook(self._end, always_call=True)
 
     def note(self, module: Any, gathering: _Gathering) -> None:
-        """Note that a module gathers its parameters."""
+        """Record that a module gathers its parameters."""
         group = module._get_fsdp_state()._fsdp_param_group
-        if group._training_state.name != "FORWARD":  # for a backward pass, or for a caller of unshard
+        if group._training_state.name != "FORWARD":  # a backward pass, or a call of unshard
             return
         self._begun[gathering] = group
         self._is_known = self._is_known or module in self._modules
@@ -126,7 +126,7 @@ class _Forward:
         self._modules.append(module)
 
     def _begin(self, module: torch.nn.Module, args: Any) -> None:
-        if self._outermost is None or self._outermost is module:  # whose pass was broken off
+        if self._outermost is None or self._outermost is module:  # its last pass was broken off
             self._outermost = module
 
     def _end(self, module: torch.nn.Module, args: Any, output: Any) -> None:
@@ -143,15 +143,15 @@ class _Forward:
 
 @not_compiled
 class CompressedAllGather(_OfModule):
-    """For ``FSDPModule.set_custom_all_gather``: each rank's shard is encoded once, and decoded by all.
+    """For ``FSDPModule.set_custom_all_gather``: each rank encodes its shard once, and all ranks decode it.
 
-    Parameters travel in a thread until FSDP2 needs them: it asks for those of a module while another one is
-    at its backward pass, and at its forward pass after ``FSDPModule.set_modules_to_forward_prefetch``.
-    Parameters are those of `ErrorFeedback`; errors are not fed back.
+    The all-gather runs in a thread. FSDP2 starts that of a module during the backward pass of another one,
+    and, after ``FSDPModule.set_modules_to_forward_prefetch``, during its forward pass. The arguments are
+    those of `ErrorFeedback`, without feedback of errors.
     """
 
     _directions = ("parameters",)
-    #: The module, where it is known.
+    #: The module, if known.
     module: Any = None
     _forward: _Forward | None = None
 
@@ -183,11 +183,11 @@ class CompressedAllGather(_OfModule):
 
 @not_compiled
 class CompressedReduceScatter(_OfModule):
-    """For ``FSDPModule.set_custom_reduce_scatter``: each piece is encoded once, and added up by its owner.
+    """For ``FSDPModule.set_custom_reduce_scatter``: each piece is encoded once, and its owner adds it up.
 
-    Parameters are those of `ErrorFeedback`; steps of a schedule are calls. Each module needs an object of its
-    own where errors are fed back, which takes memory for a copy of the module's gradients, at two levels
-    divided by the ranks of a node.
+    The arguments are those of `ErrorFeedback`; steps of a schedule are calls. With feedback of errors, each
+    module needs an object of its own, which takes memory for a copy of the module's gradients, at two levels
+    divided by the number of ranks of a node.
     """
 
     _directions = ("gradients",)
@@ -233,8 +233,8 @@ class CompressedReduceScatter(_OfModule):
 class CompressedAllReduce(_OfModule):
     """For ``FSDPModule.set_all_reduce_hook``, as the replicate dimension of HSDP: the average over a group.
 
-    Parameters are those of `ErrorFeedback`; the group is that of the replicas, and steps of a schedule are
-    calls. Each module needs an object of its own where errors are fed back.
+    The arguments are those of `ErrorFeedback`; the group is that of the replicas, and steps of a schedule are
+    calls. With feedback of errors, each module needs an object of its own.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class CompressedAllReduce(_OfModule):
         with profiler_entry("compressed_all_reduce"):
             self.connect()
             self.step += 1
-            if widths:  # all in a row
+            if widths:  # one flat tensor
                 named = dict(zip(widths, pieces[0].split(list(widths.values())), strict=True))
             else:
                 named = {str(index): piece for index, piece in enumerate(pieces)}
@@ -274,24 +274,25 @@ def compress_fsdp(
     levels: int | None = None,
     nodes: Any = None,
 ) -> dict[str, list[Any]]:
-    """Compress what the modules of FSDP2 in a model send.
+    """Compress the communication of the modules of FSDP2 in a model.
 
     Parameters
     ----------
     model : torch.nn.Module
         After ``fully_shard``.
     reduce_scatter, all_gather : str, Codec, or mapping of int to these, optional
-        Of gradients and of parameters; None leaves them to the group. Parameters are prefetched in the order
-        of the first forward pass, unless ``set_modules_to_forward_prefetch`` was called; what a pass has
-        prefetched and not used is dropped at its end.
+        Codecs of gradients and of parameters; None leaves them to the group. Parameters are prefetched in the
+        order of the first forward pass, unless ``set_modules_to_forward_prefetch`` was called. The end of a
+        pass drops parameters that it has prefetched and not used.
     all_reduce : str, Codec, or mapping of int to these, optional
-        Of gradients among ``replicas``, as HSDP: ``model`` is sharded over the mesh's other dimension alone.
+        Codec of gradients between ``replicas``, as in HSDP: ``model`` is sharded over the mesh's other
+        dimension alone.
     replicas : ProcessGroup, optional
-        Needed for ``all_reduce``, whose codec errors are always fed back.
+        Needed for ``all_reduce``, which always feeds errors back.
     exact : sequence of str
-        Patterns of names of modules that are left alone; ``""`` is the root's.
+        Patterns of names of modules that are not compressed; ``""`` is the root's name.
     feeds_back, levels, nodes
-        As of `CompressedReduceScatter`. ``nodes`` are those of the shards' group.
+        See `CompressedReduceScatter`. ``nodes`` are those of the shards' group.
 
     Returns
     -------
@@ -301,7 +302,7 @@ def compress_fsdp(
     Raises
     ------
     ValueError
-        Where there is no module of FSDP2 left to compress, or ``all_reduce`` comes without ``replicas``.
+        If there is no module of FSDP2 to compress, or ``all_reduce`` is given without ``replicas``.
     """
     from torch.distributed.fsdp import FSDPModule
 

@@ -1,8 +1,8 @@
 """Memory of the host and of GPUs, and the streams in which torch works on it.
 
-The layer has a call follow what is in the caller's current streams, and a call has ended when its GPU has.
-What torch does before it is in the current stream, too; what it does afterwards in a stream of its own, for
-which the host waits.
+In the layer, a call on a GPU starts after the work in the caller's current stream, and is complete when its
+own work on the GPU is. Torch's work before a call is in the current stream as well. Its work after a call is
+in a separate stream, which the host synchronizes.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Host:
         return torch.empty(n, dtype=dtype)
 
     def do(self, run: Callable[[], Any]) -> None:
-        """Have torch work on it before a call."""
+        """Run work of torch on this memory before a call."""
         run()
 
     def do_after(self, run: Callable[[], Any]) -> None:
-        """Have torch work on it after a call."""
+        """Run work of torch on this memory after a call, and wait for it."""
         run()
 
     def mark(self) -> Any:
-        """Mark the work that a call which starts later has to follow: see `following`."""
+        """Mark the current stream's work, which a later call must follow: see `following`."""
         return None
 
     def following(self, mark: Any) -> AbstractContextManager[Any]:
-        """A context in which the thread's current stream follows what was there at a `mark`."""
+        """A context in which the thread's current stream runs after the work at a `mark`."""
         return nullcontext()
 
 
@@ -72,7 +72,7 @@ _numbered = cache(Gpu)
 
 
 def of(tensor: torch.Tensor) -> Host:
-    """Where a tensor is; TypeError for one that is neither on the host nor on a GPU."""
+    """The memory of a tensor; TypeError if it is neither on the host nor on a GPU."""
     if tensor.device.type not in ("cpu", "cuda"):
         raise TypeError(f"tensors are on cpu or cuda, and this one is on {tensor.device}")
     if tensor.is_cuda and not _gpu.has_driver():
@@ -81,5 +81,5 @@ def of(tensor: torch.Tensor) -> Host:
 
 
 def future_devices(tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """Whose streams a future of these tensors keeps in order."""
+    """The GPUs of these tensors, for a future to synchronize its streams."""
     return list(dict.fromkeys(tensor.device for tensor in tensors if tensor.is_cuda))

@@ -1,6 +1,6 @@
 """The process group of torch up to 2.13, and the backend of torch from 2.14 on, both in Python.
 
-From 2.14 on torch's own process group calls a backend, and may hold others beside it.
+From 2.14 on, torch's own process group calls a backend, and may hold other backends as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CompcollGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
         self._options, self._store = options, opts.store
         self._name, self._desc = opts.group_id, "undefined"
 
-    # Torch asks the backends of a group for its name; this one has none. C++ has its own spelling.
+    # Torch asks a group's backends for its name, and this group has no backends. C++ has its own spelling.
 
     def getGroupName(self) -> str:
         return self._name
@@ -88,7 +88,7 @@ class CompcollBackend(Operations, Backend):
     supportsSplitting = supports_splitting
 
     def getGroupDesc(self) -> str:
-        """The description that torch has given to the group since."""
+        """The group's description, which torch sets after construction."""
         groups = c10d._world.pg_names.items()
         return next((g.group_desc for g, name in groups if name == self._group_name), self._group_desc)
 

@@ -2,16 +2,16 @@
 
 state = compcoll.torch.compress_ddp(ddp, "bfp:bits=6")
 
-`compressed_hook` gives a bucket to `submit`, whose threads run the phases of `average` one by one: the ranks
-of a node add up (`node_sum`), the nodes exchange frames of these sums and each rank adds up its row
-(`reduce_scatter`), and all ranks gather the frames of all rows (`all_gather`). At one level every rank is a
-node. FSDP2's objects use the same phases.
+`compressed_hook` gives a bucket to `submit`. The threads of a pipeline run the phases of `average` in turn:
+the ranks of a node add up their gradients (`node_sum`), the nodes exchange frames of these sums and each rank
+adds up one row (`reduce_scatter`), and all ranks gather the frames of all rows (`all_gather`). At one level,
+every rank is a node. FSDP2's objects use the same phases.
 
-The size of a ``bfp``, ``fp8``, ``int8``, ``int4`` or ``zfp`` frame follows from its number of values. All
-ranks know it: frames lie in slots of this size, and one all-to-all or all-gather of bytes carries them. An
-array that its codec refuses, one with an infinity for instance, fits no slot. Its rank leaves all its slots
-void, which every peer sees, and the ranks repeat the exchange with slots for the longest frame. Other codecs'
-frames have such slots at once.
+The size of a ``bfp``, ``fp8``, ``int8``, ``int4`` or ``zfp`` frame follows from its number of values, so
+all ranks know it: frames lie in slots of this size, and one all-to-all or all-gather of bytes carries them.
+An array that its codec refuses, such as one with an infinity, does not fit its slot. Its rank then leaves all
+its slots void. Every peer sees this, and the ranks repeat the exchange with slots for the longest frame.
+Frames of other codecs have slots for the longest frame from the start.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,9 +33,9 @@ from compcoll.torch.reductions import element_of
 
 __all__ = ["all_gather", "average", "compress_ddp", "compressed_hook", "node_sum", "reduce_scatter", "submit"]
 
-#: Kernels need frames at multiples of so many bytes.
+#: Alignment of frames for kernels, in bytes.
 _ALIGNMENT = 16
-#: Values that share a scale, in the codecs that have one.
+#: Values that share a scale, in codecs with scales.
 _BLOCK = 64
 
 #: A generator of phases. Code before its first `yield` runs in the calling thread, and each `yield` hands its
@@ -49,7 +49,7 @@ def compress_ddp(model: torch.nn.Module, codec: Any, **options: Any) -> ErrorFee
     Parameters
     ----------
     model : DistributedDataParallel
-        Or what `torch.compile` has made of it.
+        Or the result of `torch.compile` for it.
     codec : str, Codec, or mapping of int to these
     **options
         Those of `ErrorFeedback`; ``group`` and ``module`` are those of DDP.
@@ -61,7 +61,7 @@ def compress_ddp(model: torch.nn.Module, codec: Any, **options: Any) -> ErrorFee
     Raises
     ------
     ValueError
-        For a model of another kind, and as `ErrorFeedback` does.
+        If the model is of another kind, and as by `ErrorFeedback`.
     """
     model = getattr(model, "_orig_mod", model)
     if not isinstance(model, DistributedDataParallel):
@@ -73,9 +73,9 @@ def compress_ddp(model: torch.nn.Module, codec: Any, **options: Any) -> ErrorFee
 
 @not_compiled
 def compressed_hook(state: ErrorFeedback, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket's gradients: each rank adds up its part, and all decode the frame of its sum.
+    """Average a bucket's gradients: each rank adds up one row, and all ranks decode the frame of the sum.
 
-    The bucket travels while the backward pass goes on. All ranks have the same bits afterwards.
+    Communication overlaps with the backward pass. All ranks get the same bits.
     """
     with profiler_entry("compressed_hook"):
         size, buffer = state.connect(), bucket.buffer()
@@ -91,33 +91,33 @@ def compressed_hook(state: ErrorFeedback, bucket: dist.GradBucket) -> torch.futu
 
 
 def submit(pipeline: Pipeline, phases: Phases, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    """Run phases in the threads of a pipeline; the future of the tensor that they fill, or of an error."""
+    """Run phases in the threads of a pipeline; the future has the tensor that they fill, or an error."""
     next(phases)
     devices: Any = [tensor.device] if tensor.is_cuda else []
     future: torch.futures.Future = torch.futures.Future(devices=devices)
     after = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
-    # A thread has an inference mode of its own.
+    # Inference mode is thread-local.
     submission = pipeline, phases, tensor, future, torch.is_inference_mode_enabled()
     pipeline.threads[0].submit(_run, submission, 0, (), after)
     return future.then(_value_or_raise)
 
 
 def _run(submission: tuple[Any, ...], phase: int, given: Sequence[torch.Tensor], after: Any) -> None:
-    """Run a phase, which takes given tensors, in its thread, and have the next one run in its own."""
+    """Run a phase on the given tensors in its thread, and submit the next phase to its own thread."""
     pipeline, phases, tensor, future, inference = submission
     try:
         if pipeline.error is not None:
             raise RuntimeError(f"an earlier exchange failed: {pipeline.error}") from pipeline.error
         with torch.inference_mode(inference), torch.no_grad(), pipeline.stream(phase, tensor.device, after):
             following = next(phases, None)
-            if tensor.is_cuda:  # given tensors are of another stream, which must not reuse their memory yet
+            if tensor.is_cuda:  # the stream that made the given tensors must not reuse their memory yet
                 stream = torch.cuda.current_stream(tensor.device)
                 for one in given:
                     one.record_stream(stream)
                 after = stream.record_event()
             if following is None:
                 future.set_result(tensor)
-            else:  # arguments, as a closure that submits itself would keep its tensors in a cycle
+            else:  # with arguments: a closure that submits itself would keep its tensors in a cycle
                 pipeline.threads[phase + 1].submit(_run, submission, phase + 1, following, after)
     except BaseException as error:
         pipeline.error = pipeline.error or error
@@ -150,7 +150,7 @@ def average(state: Compression, named: Mapping[Codec, Mapping[str, torch.Tensor]
 
 
 def node_sum(state: Compression, rows: torch.Tensor) -> torch.Tensor:
-    """The node's sums, (nodes, n), of its ranks' rows, (size, n), which are in the order of `NodeLayout`."""
+    """Sum the rows of a node's ranks, (size, n) in the order of `NodeLayout`: (nodes, n)."""
     node = state.pipelines[0].intra_node
     return rows if node is None else node.reduce_scatter(rows)
 
@@ -158,10 +158,10 @@ def node_sum(state: Compression, rows: torch.Tensor) -> torch.Tensor:
 def reduce_scatter(
     state: Compression, rows: torch.Tensor, codec: Codec, widths: Mapping[str, int]
 ) -> torch.Tensor:
-    """The sum of the nodes' rows of this one, (n,), from this node's rows, (nodes, n), which change.
+    """Sum this rank's row over all nodes: (n,), from the rows of this node, (nodes, n), which may change.
 
-    Rows are added in the order of nodes, in at least 32 bits a value. This rank's own row is added uncoded.
-    Errors are kept by the names of ``widths``, whose values are the columns of each.
+    Rows are added in the order of nodes, in at least 32 bits a value, and this rank's own row uncoded.
+    ``widths`` has the number of columns of each name; errors are kept by name.
     """
     pipeline, residue = state.pipelines[0], state.residue(rows, codec, widths, "gradients")
     total = torch.zeros_like(rows[0], dtype=torch.promote_types(rows.dtype, torch.float32))
@@ -196,9 +196,9 @@ def reduce_scatter(
 def all_gather(
     state: Compression, row: torch.Tensor, codec: Codec, widths: Mapping[str, int]
 ) -> torch.Tensor:
-    """Gather all ranks' rows, (n,) of each: (size, n), decoded, in the order of `NodeLayout`.
+    """Gather and decode one row of each rank, (n,): (size, n), in the order of `NodeLayout`.
 
-    Ranks of a node pass on the frames that they have received to each other. With feedback ``row`` changes.
+    The ranks of a node send each other the frames that they have received. Feedback changes ``row``.
     """
     pipeline = state.pipelines[-1]
     group, node = pipeline.inter_node, pipeline.intra_node
@@ -233,10 +233,10 @@ def _exchange(
     transfer: Callable[[torch.Tensor], torch.Tensor],
     groups: Sequence[dist.ProcessGroup],
 ) -> tuple[Any, bool]:
-    """Exchange slots of a known size, or of that of the longest frame in the groups.
+    """Exchange slots of a known size, or of the size of the longest frame in the groups.
 
-    Returns False on all ranks of the groups if some rank's values are not finite. Codecs with slots of a
-    known size refuse such values, so that ranks look for them only after a void slot.
+    The second value is False on all ranks of the groups if some rank's values are not finite. Codecs with
+    slots of a known size refuse such values, so the ranks look for them only after a void slot.
     """
     nbytes = _slot_nbytes(codec, values.shape[-1], values.dtype)
     slots, is_finite = None if nbytes is None else transfer(_in_slots(frames, nbytes)), True
@@ -253,7 +253,7 @@ def _exchange(
 
 
 def _slot_nbytes(codec: Codec, n: int, dtype: torch.dtype) -> int | None:
-    """Bytes that a frame of ``n`` values takes at most; None if this depends on the values."""
+    """Largest frame of ``n`` values, in bytes; None if it depends on the values."""
     element = element_of(dtype)
     known = codec.payload_nbytes(n, element)
     # A codec that would gain nothing, as with few values, gives a frame of `raw`.
@@ -274,12 +274,12 @@ def _in_slots(frames: Sequence[torch.Tensor], nbytes: int) -> torch.Tensor:
 
 
 def _width(tensor: torch.Tensor, size: int) -> int:
-    """A tensor's columns in rows: whole blocks, so that its frames do not depend on its neighbours."""
+    """Number of columns of a tensor: whole blocks, so that its frames do not depend on its neighbours."""
     return -(-tensor.numel() // (size * _BLOCK)) * _BLOCK
 
 
 def _rows_of(tensors: Mapping[str, torch.Tensor], widths: Mapping[str, int], size: int) -> torch.Tensor:
-    """Tensors divided by the number of ranks, (size, n): each fills its columns, with zeros at the end."""
+    """Divide tensors by the number of ranks: (size, n), the columns of each tensor padded with zeros."""
     rows = next(iter(tensors.values())).new_empty(size, sum(widths.values()))
     for tensor, columns in zip(tensors.values(), rows.split(list(widths.values()), 1), strict=True):
         columns[tensor.numel() // max(columns.shape[1], 1) :] = 0
@@ -289,7 +289,7 @@ def _rows_of(tensors: Mapping[str, torch.Tensor], widths: Mapping[str, int], siz
 
 
 def _write_rows(rows: torch.Tensor, tensors: Mapping[str, torch.Tensor], widths: Mapping[str, int]) -> None:
-    """Copy rows to the tensors that `_rows_of` took."""
+    """Copy rows back to the tensors of `_rows_of`."""
     for tensor, columns in zip(tensors.values(), rows.split(list(widths.values()), 1), strict=True):
         flat = tensor.reshape(-1)  # a copy if the tensor has gaps
         for values, cells in _cells(flat, columns):
@@ -299,7 +299,7 @@ def _write_rows(rows: torch.Tensor, tensors: Mapping[str, torch.Tensor], widths:
 
 
 def _cells(flat: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Values that fill whole rows of their columns, then the rest, each with its part of the columns."""
+    """The values that fill whole rows, then the rest, each with the cells that they fill."""
     width = columns.shape[1]
     n_rows, rest = divmod(flat.numel(), width) if width else (0, 0)
     if n_rows:

@@ -1,7 +1,7 @@
 """Registration of the backend with torch: Dynamo, dispatch modes, the profiler, c10d.
 
-Up to torch 2.13 the calls of a process group in Python pass no dispatcher, and some functions of torch know
-its own backends alone.
+Up to torch 2.13, calls of a process group in Python bypass the dispatcher, and some functions of torch know
+only its own backends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["dispatched", "keep_works_of_joins", "not_compiled", "patch_2_13", "p
 _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 _Class = TypeVar("_Class", bound=type)
 _Code = TypeVar("_Code", bound=type | Callable[..., Any])
-#: Methods of a process group, and their names in C++.
+#: C++ names of a process group's methods.
 _METHODS = {
     **{
         name: name
@@ -62,7 +62,7 @@ _METHODS = {
 
 
 def not_compiled(code: _Code) -> _Code:
-    """Have Dynamo neither inline a function, or a class's methods, nor compile their frames or callees' ones.
+    """Exclude a function, or a class's methods, and everything that they call from Dynamo.
 
     `torch.compiler.disable` does the same, but imports all of Dynamo, which takes seconds.
     """
@@ -75,10 +75,10 @@ def not_compiled(code: _Code) -> _Code:
 
 
 def dispatched(cls: _Class) -> _Class:
-    """Have dispatch modes see the operations of a process group, which do nothing with fake tensors.
+    """Show a process group's operations to dispatch modes, and skip operations on fake tensors.
 
-    While such a mode is on, each of them is called as well, with other tensors, on a group of torch's that
-    communicates nothing.
+    While a dispatch mode is on, each operation is also called, with other tensors, on a fake group of torch
+    that does not communicate.
     """
     for name, theirs in _METHODS.items():
         setattr(cls, name, _dispatched(getattr(cls, name), theirs))
@@ -113,14 +113,14 @@ def _fake_group(rank: int, size: int) -> dist.ProcessGroup:
 
 
 def profiler_entry(op: str) -> AbstractContextManager:
-    """An entry of torch's profiler, while there is one."""
+    """An entry in torch's profiler, if one is running."""
     if torch.autograd._profiler_enabled():
         return torch.autograd.profiler.record_function(f"compcoll:{op.split()[0]}")
     return nullcontext()
 
 
 def keep_works_of_joins() -> None:
-    """Give DDP's reducer a Work of the future alone where a rank has joined: it keeps none of Python's."""
+    """Give DDP's reducer a C++ Work of the future if a rank has joined: it does not keep a Work of Python."""
     notify = Join.notify_join_context
 
     @wraps(notify)
@@ -134,7 +134,7 @@ def keep_works_of_joins() -> None:
 
 
 def patch_2_13() -> None:
-    """Refuse other backends beside this one, and have `_set_pg_timeout` know its groups."""
+    """Refuse groups that mix this backend with others, and make `_set_pg_timeout` work for its groups."""
     init_config, set_timeout = c10d.BackendConfig.__init__, c10d._set_pg_timeout
 
     def init(self: c10d.BackendConfig, backend: Any) -> None:

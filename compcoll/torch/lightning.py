@@ -26,24 +26,24 @@ __all__ = ["CompressGradients"]
 class CompressGradients(Callback):
     """Callback that compresses gradients of a model under `DDPStrategy` or `ModelParallelStrategy` (FSDP2).
 
-    A checkpoint holds the number of steps alone: each rank has errors of its own, and it is rank 0's.
+    A checkpoint holds only the number of steps: rank 0 writes it, and errors differ from rank to rank.
 
     Parameters
     ----------
     codec : str, Codec, or mapping of int to these
-        As of `ErrorFeedback`.
+        See `ErrorFeedback`.
     **options
         Those of `compress_ddp` or of `compress_fsdp`.
 
     Attributes
     ----------
     compressions : list of Compression
-        One of the model with DDP, one of each module with FSDP2; empty before training starts.
+        With DDP one, with FSDP2 one or more of each module; empty before training starts.
 
     Raises
     ------
     ValueError
-        As training starts, for a model of neither kind, and as `compress_ddp` and `compress_fsdp` do.
+        When training starts, if the model is of neither kind, and as by `compress_ddp` and `compress_fsdp`.
     """
 
     def __init__(self, codec: Any, **options: Any):
@@ -51,7 +51,7 @@ class CompressGradients(Callback):
         self.compressions: list[Compression] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Register the hook, or set the objects of each module."""
+        """Register DDP's hook, or set the objects of FSDP2's modules."""
         model = trainer.strategy.model
         if isinstance(model, DistributedDataParallel):
             self.compressions = [compress_ddp(model, self.codec, **self.options)]

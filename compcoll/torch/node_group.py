@@ -22,8 +22,8 @@ _reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.re
 class NodeGroup:
     """The ranks of one node; all methods are collective, and one thread of each rank calls them in one order.
 
-    Tensors on the host go through shared memory, if the ranks can share it: each rank writes its block once,
-    and its peers read it there. CUDA tensors, and ranks in containers of their own, use the group.
+    Tensors on the host go through shared memory if the ranks can share it: each rank writes its block once,
+    and its peers read it in place. CUDA tensors, and ranks in separate containers, use the group.
     """
 
     def __init__(self, group: dist.ProcessGroup):
@@ -33,7 +33,7 @@ class NodeGroup:
         self._half = 0
 
     def reduce_scatter(self, rows: torch.Tensor) -> torch.Tensor:
-        """Sum the ranks' rows of this one, (size * m, n), contiguous: (m, n), added in the order of ranks."""
+        """Sum this rank's rows over all ranks, in their order: (m, n), from contiguous rows (size * m, n)."""
         n_rows = len(rows) // self.size
         if rows.is_cuda:
             sums = torch.empty_like(rows[:n_rows])
@@ -54,7 +54,7 @@ class NodeGroup:
         return total.to(rows.dtype)
 
     def all_gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """Gather the ranks' rows, (m, n) of each: (size * m, n)."""
+        """Gather each rank's rows, (m, n): (size * m, n)."""
         blocks = None if rows.is_cuda else self._share(rows)
         if blocks is not None:
             return torch.cat(list(blocks))
@@ -63,9 +63,9 @@ class NodeGroup:
         return whole
 
     def _share(self, rows: torch.Tensor, but: slice | None = None) -> Sequence[torch.Tensor] | None:
-        """All ranks' rows in shared memory, but this rank's rows ``but``; None without shared memory.
+        """Write rows, but not the rows ``but``, to shared memory; return all ranks' rows, or None without it.
 
-        Calls use two halves in turn: peers may still read one half while this rank writes the other one.
+        Calls use two halves in turn: peers may still read one half while this rank writes the other.
         """
         if self._blocks is None or not rows.numel():
             return None

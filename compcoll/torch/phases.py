@@ -1,4 +1,4 @@
-"""The phase of a call, whether it belongs to a backward pass, which has to be the same on all ranks."""
+"""The phase of a call: in a backward pass or not, which must be the same on all ranks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 __all__ = ["in_phase", "is_backward", "watch_joins"]
 
-#: Whether a thread does what other ranks, or other threads, do in a backward pass.
+#: ``is_backward`` is True if a thread's calls match calls in the backward pass of other ranks or threads.
 _thread = local()
 
 
 def is_backward() -> bool:
-    """Whether calls of this thread belong to a backward pass at this moment."""
+    """True if calls of this thread belong to a backward pass now."""
     return torch._C._current_graph_task_id() != -1 or getattr(_thread, "is_backward", False)
 
 
 @contextmanager
 def in_phase(backward: bool) -> Iterator[None]:
-    """Have calls of this thread belong to a backward pass, or not, unless it runs one."""
+    """Make calls of this thread belong to a backward pass or not; no effect while the thread runs one."""
     before, _thread.is_backward = getattr(_thread, "is_backward", False), backward
     try:
         yield
@@ -33,7 +33,7 @@ def in_phase(backward: bool) -> Iterator[None]:
 
 
 def watch_joins() -> None:
-    """Give DDP's calls for a rank that has joined the phase of those which they go with."""
+    """Patch DDP: calls on behalf of a rank that has joined have the phase of the calls that they match."""
 
     def shadow(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)

@@ -44,14 +44,14 @@ _OPERATIONS: dict[str, tuple[str, ...]] = {"send": ("Send",)}
 for _row in operations.OPERATIONS.values():
     if _row.torch:
         _OPERATIONS[_row.torch] = (*_OPERATIONS.get(_row.torch, ()), _row.name)
-#: Operations after which the ranks have copies of values that some of them own.
+#: Operations that copy values of some ranks to others.
 REPLICATED = ("Bcast", "Allgather", "Allgatherv")
-#: The operations of data-parallel training; those of gradients count in a backward pass alone.
+#: Operations of data-parallel training; those of gradients are meant in a backward pass only.
 PHASES = {
     "gradients": ("all_reduce", "reduce_scatter", "reduce"),
     "parameters": ("all_gather", "broadcast"),
 }
-#: Names that programs give to groups that share a model's data, and to those that share the model.
+#: Usual names of groups for data parallelism, and of groups for model parallelism.
 _DATA = (
     "dp",
     "ddp",
@@ -68,10 +68,10 @@ _DATA = (
 )
 _MODEL = ("tp", "pp", "cp", "ep", "tensor", "pipeline", "model", "context", "expert")
 _GRADIENTS = [{"op": PHASES["gradients"], "codec": "bfp:bits=6"}, {"codec": "lossless"}]
-#: For 16-bit types 14 bits would be more than lossless coding needs.
+#: Lossless coding of 16-bit types needs fewer than 14 bits a value.
 _ACTIVATIONS = [{"dtype": ("bfloat16", "float16"), "codec": "lossless"}, {"codec": "bfp:bits=14"}]
-#: Data-parallel sums lossy, model parallelism lossless or with more bits: both more exact than zfp at 8 and
-#: at 16 bits, with a fifth and a tenth fewer bytes (docs/codecs.md).
+#: Lossy sums in data parallelism; model parallelism lossless, or with more bits. Both codecs are more exact
+#: than zfp at 8 and at 16 bits, with a fifth and a tenth fewer bytes (docs/codecs.md).
 PRESETS: dict[str, dict[str, Any]] = {
     "mzhybrid": {
         **dict.fromkeys(_MODEL, "lossless"),
@@ -84,7 +84,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 _BASE: Any = Backend.Options
-#: All meshes; equal ones may have different groups.
+#: Every mesh that exists; equal meshes may have different groups.
 _meshes: list[weakref.ref[DeviceMesh]] = []
 
 
@@ -119,22 +119,22 @@ class Options(_BASE):
     ):
         super().__init__("compcoll", *(() if timeout is None else (timeout,)))
         self._settings = {"spec": codec, "when": when, "min_nbytes": min_nbytes, "policy": policy}
-        #: It comes before `new_group`'s argument.
+        #: Takes precedence over the argument of `new_group`.
         self.timeout = timeout
         self.policy(None)
 
     def policy(self, base: Policy | None) -> Policy:
-        """Apply the options to another policy, that of the environment if there is none."""
+        """Apply the options to another policy; if it is None, to that of the environment."""
         return make_policy(base, **self._settings)
 
     @property
     def is_plain(self) -> bool:
-        """Whether all options are the default."""
+        """True if all options have their defaults."""
         return all(value is None for value in self._settings.values())
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments that were given, but for the time-out."""
+        """The arguments that were given, except the time-out."""
         return {("codec" if k == "spec" else k): v for k, v in self._settings.items() if v is not None}
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class Options(_BASE):
 
 @dataclass(frozen=True)
 class _PhasedPolicy:
-    """A policy, and the one outside of backward passes: without the rules of gradients."""
+    """A policy for backward passes, and one outside of them, without the rules for gradients."""
 
     backward: Policy
     outside: Policy
@@ -153,7 +153,7 @@ class _Current:
     """The policy of `set_policy`."""
 
     policy: _PhasedPolicy | None = None
-    #: Names in it that no group had yet, and all names that groups have had.
+    #: Names in a policy that was set before there were groups, and all names of groups since then.
     asked: tuple[str, ...] = ()
     matched: set[str] = set()  # noqa: RUF012
 
@@ -166,20 +166,20 @@ def set_policy(
 ) -> None:
     """Set the policy of all process groups from now on.
 
-    All ranks call it with the same arguments; once there is a process group it is collective. A group's own
-    options come first.
+    All ranks call it with the same arguments; the call is collective if there is a process group. A group's
+    own options take precedence.
 
     Parameters
     ----------
     policy : mapping, Policy, str, path or None
         For each name of a mesh dimension or group, or ``"*"`` for all, a codec's spec, or a mapping (or
-        a list of these, the first that fits decides) with ``codec`` and any of ``op``, ``phase``, ``dtype``,
-        ``at_least``, ``below``, ``link``, ``algorithm``, ``chunk_nbytes``, ``when``. Or a preset:
+        a list of these, of which the first that fits decides) with ``codec`` and any of ``op``, ``phase``,
+        ``dtype``, ``at_least``, ``below``, ``link``, ``algorithm``, ``chunk_nbytes``, ``when``. Or a preset:
         ``"mzhybrid"``, ``"zhybrid"``; a codec's spec for all groups; the path of a TOML file; None for the
-        environment's. The phase ``"gradients"`` is that of reductions during a backward pass, by the thread
-        that runs it; ``"parameters"`` that of every ``all_gather`` and ``broadcast``.
+        environment's policy. The phase ``"gradients"`` means reductions during a backward pass, by the thread
+        that runs it; ``"parameters"`` means every ``all_gather`` and ``broadcast``.
     strict : bool
-        Whether a name that no group has is an error instead of a warning.
+        True to raise an error, instead of a warning, for a name that no group has.
     min_nbytes : int or str, optional
         Smallest message that is compressed.
 
@@ -188,9 +188,9 @@ def set_policy(
     ValueError
         For an unknown codec or key, and with ``strict`` for a name that no group has.
     compcoll.PolicyError
-        On every rank, where ranks differ; it names the fields.
+        On every rank, if ranks differ; the message names the fields.
     torch.distributed.DistBackendError
-        Where a rank does not come within the time-out of the largest group, or calls something else.
+        If a rank does not call within the time-out of the largest group, or calls something else.
     """
     error: Exception | None = None
     made: _PhasedPolicy | None = None
@@ -229,7 +229,7 @@ def _describe_unmatched(missing: Iterable[str], known: Iterable[str]) -> str:
 
 
 def _parse(policy: Any, min_nbytes: Any) -> tuple[_PhasedPolicy | None, tuple[str, ...]]:
-    """The policy, and the names of groups in it."""
+    """Parse a policy; returns it, and the names of groups in it."""
     if policy is None and min_nbytes is None:
         return None, ()
     names: tuple[str, ...] = ()
@@ -259,12 +259,12 @@ def _parse(policy: Any, min_nbytes: Any) -> tuple[_PhasedPolicy | None, tuple[st
 
 
 def _is_codec(text: str) -> bool:
-    """Whether a text is a codec's spec, not a path."""
+    """True if a text is a codec's spec and not a path."""
     return text in NOT_CODECS or text.partition(":")[0] in codecs()
 
 
 def _rules(policy: Mapping[str, Any]) -> Iterable[tuple[Rule, bool]]:
-    """Rules, and whether each is for gradients alone."""
+    """Yield rules, each with True if it is for gradients only."""
     for name, entry in policy.items():
         for one in entry if isinstance(entry, (list, tuple)) else [entry]:
             try:
@@ -295,7 +295,7 @@ def _rule(name: str, entry: Any) -> Rule:
 
 
 def policies_of(group: Any) -> tuple[Policy, ...]:
-    """The policies of a group: outside of backward passes, and in these where that is another one."""
+    """The policies of a group: outside of backward passes, then in them if that is another one."""
     options = group.options
     phased = _Current.policy
     if phased is None or not (options is None or options.is_plain):
@@ -312,14 +312,14 @@ def policies_of(group: Any) -> tuple[Policy, ...]:
 
 
 def phase_of(policies: Sequence[Policy]) -> int:
-    """Which of the policies is that of this thread at this moment."""
+    """Index of the policy that applies to this thread now."""
     return int(len(policies) > 1 and is_backward())
 
 
 def warn_of_lossy_copies(
     group: Any, policy: Policy, link: str, op: str, nbytes: int, element: np.dtype, codec: Codec
 ) -> bool:
-    """Warn, on the group's first rank, unless a rule names the operation; returns False where one does."""
+    """Warn on the group's first rank; returns False, without a warning, if a rule names the operation."""
     rule = next((rule for rule in policy.rules if rule.fits(op, element, nbytes, "", link)), None)
     if rule is not None and rule.op:
         return False
@@ -335,7 +335,7 @@ def warn_of_lossy_copies(
 
 
 def settled(options: Any) -> dict[str, str] | str:
-    """Describe the settings that the ranks of a group must have alike, or this rank's error in words."""
+    """Describe the settings that must be equal on the ranks of a group, or this rank's error."""
     try:
         environment.check_all()
         record()
@@ -345,7 +345,7 @@ def settled(options: Any) -> dict[str, str] | str:
 
 
 def _fields(phased: _PhasedPolicy | None, options: Options | None = None) -> dict[str, str]:
-    """Describe options by values that ranks must have alike, by names."""
+    """Describe options as named values that must be equal on all ranks."""
     found = fields_of(default_policy() if phased is None else phased.backward)
     if phased is not None and phased.outside is not phased.backward:
         outside = fields_of(phased.outside)
@@ -355,7 +355,7 @@ def _fields(phased: _PhasedPolicy | None, options: Options | None = None) -> dic
 
 
 def names_of(name: str, desc: str) -> set[str]:
-    """All names of a group, mesh dimensions included."""
+    """Names of a group, including mesh dimensions."""
     found = {name, desc, desc.removeprefix("mesh_")}
     for mesh in filter(None, (reference() for reference in _meshes)):
         groups, dims = getattr(mesh, "_dim_group_names", None) or (), mesh.mesh_dim_names or ()
@@ -364,7 +364,7 @@ def names_of(name: str, desc: str) -> set[str]:
 
 
 def watch_meshes() -> None:
-    """Keep each `DeviceMesh`: the group of a dimension of all ranks is the default one, by another name."""
+    """Record each `DeviceMesh`: if a dimension has all ranks, its group is the default one, renamed."""
     original = DeviceMesh.__init__
 
     def init(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:
@@ -381,7 +381,7 @@ def watch_meshes() -> None:
 
 
 def warn_of_unmatched() -> None:
-    """Warn, at the end, of names in the policy that no group has had."""
+    """Warn, at exit, about names in the policy that no group had."""
     missing = [name for name in _Current.asked if name not in _Current.matched]
     if missing:
         warnings.warn(_describe_unmatched(missing, _Current.matched), stacklevel=2)

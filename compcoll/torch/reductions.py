@@ -1,4 +1,4 @@
-"""Torch's types and reductions as MPI and the layer have them."""
+"""Types and reductions of torch in terms of MPI and the layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compcoll.core import dtypes
 
 __all__ = ["Reduction", "datatype_of", "element_of", "reduction"]
 
-#: Names in `compcoll.comm.buffers`, which makes its datatypes when MPI has begun.
+#: Names in `compcoll.comm.buffers`, which makes its datatypes after MPI is initialized.
 _OWN = {
     torch.bfloat16: "BFLOAT16",
     torch.float16: "FLOAT16",
@@ -34,20 +34,20 @@ _MPI = {
     "BXOR": MPI.BXOR,
 }
 _SUMS = ("SUM", "AVG", "PREMUL_SUM")
-#: Sums of truth values are disjunctions, products conjunctions.
+#: Sums of booleans are disjunctions, products conjunctions.
 _OF_BOOL = {
     **dict.fromkeys(("SUM", "MAX", "BOR"), MPI.MAX),
     **dict.fromkeys(("PRODUCT", "MIN", "BAND"), MPI.MIN),
     "BXOR": MPI.BXOR,
 }
-#: Types that torch does not divide.
+#: Types that torch cannot divide.
 _UNDIVIDED = frozenset((torch.uint16, torch.uint32, torch.uint64))
 _HALVES = frozenset((torch.float16, torch.bfloat16))
 
 
 @cache
 def datatype_of(dtype: torch.dtype) -> tuple[MPI.Datatype, int]:
-    """The datatype of elements, and how many of them an element is: of what MPI does not know, bytes."""
+    """MPI's datatype for an element, and its count per element; bytes for types unknown to MPI."""
     from compcoll.comm import buffers
 
     if dtype in _OWN:
@@ -62,7 +62,7 @@ def datatype_of(dtype: torch.dtype) -> tuple[MPI.Datatype, int]:
 
 @cache
 def element_of(dtype: torch.dtype) -> np.dtype:
-    """The type of elements as codecs know it; bytes where they do not."""
+    """NumPy's dtype of an element for codecs; bytes if codecs do not support the type."""
     if dtype == torch.bfloat16:
         return dtypes.BFLOAT16
     try:
@@ -81,13 +81,13 @@ class Reduction:
     name : str
     op : MPI.Op
     sums : bool
-        Whether it is a sum, which may travel compressed.
+        True for a sum, which may be compressed.
     dtype : torch.dtype
-        The type to reduce in: the type given, or a wider one.
+        The type to reduce in: the tensor's own, or a wider one.
     factor : float, torch.Tensor or None
-        Factor that each rank's values are multiplied with first.
+        Factor by which each rank's values are multiplied first.
     averages : bool
-        Whether the sum is divided by the number of ranks.
+        True if the sum is divided by the number of ranks.
     """
 
     name: str
@@ -99,16 +99,16 @@ class Reduction:
 
     @property
     def changes_input(self) -> bool:
-        """Whether the values that are reduced are not those given."""
+        """True if `before` changes the input."""
         return self.factor is not None
 
     def before(self, flat: torch.Tensor) -> None:
-        """Prepare a rank's values."""
+        """Multiply a rank's values by the factor, in place."""
         if self.factor is not None:
             flat.mul_(self.factor.to(flat.device) if isinstance(self.factor, torch.Tensor) else self.factor)
 
     def after(self, flat: torch.Tensor, size: int) -> None:
-        """Divide the sums of an average."""
+        """Divide the sums by the number of ranks, in place, for an average."""
         if not self.averages:
             return
         if flat.dtype.is_floating_point or flat.dtype.is_complex:
@@ -119,17 +119,17 @@ class Reduction:
             flat.div_(size, rounding_mode="trunc")
 
     def divide(self, size: int) -> Callable[[torch.Tensor], None] | None:
-        """Find what has to be done with the sums of so many ranks, if anything."""
+        """A function that applies `after` to sums of ``size`` ranks; None if it would do nothing."""
         return (lambda flat: self.after(flat, size)) if self.averages else None
 
 
 def reduction(op: Any, dtype: torch.dtype) -> Reduction:
-    """How torch's operation reduces values of a type.
+    """The reduction of a torch operation for values of a type.
 
     Raises
     ------
     ValueError
-        Where there is no such reduction.
+        If there is no such reduction.
     TypeError
         For a type that cannot be reduced.
     """

@@ -1,4 +1,4 @@
-"""Tensors as MPI takes them: contiguous memory of the host or a GPU, their own or a copy of them."""
+"""Tensors for MPI: contiguous memory of the host or a GPU, either the tensor's own or a copy."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from compcoll.torch.reductions import datatype_of
 __all__ = ["Blocks", "Buffer", "disjoint", "overlap"]
 
 _Change = Callable[[torch.Tensor], Any]
-#: Bytes from which several tensors are sent from where they lie: each place is a call that is decided anew.
+#: Smallest total to send several tensors without a copy: new addresses make a call that is planned anew.
 _SCATTERED_NBYTES = 256 << 10
-#: Displacements in elements that an older MPI can tell.
+#: Largest displacement in elements; before MPI 4 it is 32 bits.
 _FARTHEST = 2**63 - 1 if MPI.Get_version() >= (4, 0) else 2**31 - 1
 
 
 class Buffer:
-    """A tensor's values in contiguous memory where the tensor is.
+    """A tensor's values in contiguous memory on its device.
 
     Parameters
     ----------
     tensor : torch.Tensor
-        Of any strides.
+        A tensor with any strides.
     writes : bool
-        Whether a call writes them, and `finish` has to copy them to the tensor.
+        True if a call writes the values, and `finish` copies them to the tensor.
     reads : bool
-        Whether the values matter.
+        True if a call reads the values.
     dtype : torch.dtype, optional
         Another type for the values.
     copies : bool
-        Whether the memory must not be the tensor's own.
+        True if the memory must not be the tensor's own.
 
     Attributes
     ----------
     values : torch.Tensor
         Contiguous.
     is_direct : bool
-        Whether they are the tensor itself.
+        True if the values are in the tensor's own memory.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Buffer:
         return self.values.nbytes
 
     def spec(self) -> list[Any]:
-        """The tensor that MPI sends or receives."""
+        """MPI's arguments for the values."""
         return _spec(self.values)
 
     def change(self, change: _Change) -> None:
@@ -79,7 +79,7 @@ class Buffer:
         self._do(lambda: change(flat))
 
     def _do(self, run: Callable[[], Any]) -> None:
-        with torch.inference_mode():  # in which tensors of either kind may be read and written to
+        with torch.inference_mode():  # allows reads and writes of inference tensors and of others
             self.place.do(run)
 
     def finish(self, change: _Change | None = None) -> None:
@@ -97,12 +97,12 @@ class Buffer:
 
 
 class Blocks:
-    """Tensors of one type as blocks of one buffer, where they lie or in a copy; parameters as of `Buffer`.
+    """Tensors of one type as blocks of one buffer, in place or in a copy; for the parameters see `Buffer`.
 
     Attributes
     ----------
     counts : list of int
-        Elements of each.
+        Number of elements of each tensor.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Blocks:
                 self.place.do(lambda: [piece.copy_(one) for piece, one in zip(pieces, own, strict=True)])
 
     def spec(self) -> list[Any]:
-        """The blocks that MPI sends or receives, one for each rank."""
+        """MPI's arguments for the blocks, one for each rank."""
         if self._joined:
             memory, datatype = _spec(self.flat)
             size = datatype_of(self.flat.dtype)[1]
@@ -146,14 +146,14 @@ class Blocks:
         return [memory, ([n * size for n in self.counts], displs), datatype]
 
     def change(self, change: _Change) -> None:
-        """Change the values, of a copy, before the call."""
+        """Change the values of the copy before the call."""
         flat = self.flat
         with torch.inference_mode():
             self.place.do(lambda: change(flat))
 
     @property
     def is_direct(self) -> bool:
-        """Whether they stay where they are."""
+        """True if the tensors are used in place."""
         return not self._joined
 
     @property
@@ -174,13 +174,13 @@ class Blocks:
 
 
 def _spec(flat: torch.Tensor) -> list[Any]:
-    # DLPack refuses tensors that need gradients, and NumPy's arrays keep storages from being resized.
+    # DLPack refuses tensors that need gradients, and a storage with a NumPy array cannot be resized.
     datatype, _ = datatype_of(flat.dtype)
     return [MPI.buffer.fromaddress(flat.data_ptr(), flat.nbytes), datatype]
 
 
 def _can_stay(own: Sequence[torch.Tensor], dtype: torch.dtype | None, writes: bool) -> bool:
-    """Whether MPI may take tensors as blocks from where they lie."""
+    """True if tensors can be blocks of an MPI call in place."""
     filled = [one for one in own if one.numel()]
     if sum(one.nbytes for one in filled) < _SCATTERED_NBYTES:
         return False
@@ -207,13 +207,13 @@ def _checked(tensor: torch.Tensor, writes: bool) -> torch.Tensor:
 
 
 def _is_direct(tensor: torch.Tensor, dtype: torch.dtype | None) -> bool:
-    """Whether a tensor's memory holds its values without gaps, as this type."""
+    """True if a tensor's memory is contiguous and holds its values in this type."""
     same = dtype is None or dtype == tensor.dtype
     return same and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
 def overlap(tensor: torch.Tensor, others: Sequence[Any]) -> bool:
-    """Whether a tensor's memory has a byte in common with that of any other."""
+    """True if a tensor shares a byte of memory with any of the others."""
     if any(other is tensor for other in others):
         return True
     theirs = [span for other in others for span in _spans(other)]
@@ -225,13 +225,13 @@ def overlap(tensor: torch.Tensor, others: Sequence[Any]) -> bool:
 
 
 def disjoint(tensors: Sequence[Any]) -> bool:
-    """Whether no two tensors have a byte in common."""
+    """True if no two tensors share a byte of memory."""
     spans = sorted(span for tensor in tensors for span in _spans(tensor))
     return all(end <= first for (_, end), (first, _) in pairwise(spans))
 
 
 def _spans(tensor: torch.Tensor) -> list[tuple[int, int]]:
-    """First and last address of a tensor's memory, of each part of a sparse one; nothing if it is empty."""
+    """First and end address of a tensor's memory, of each part of a sparse one; empty for an empty one."""
     if tensor.layout == torch.sparse_coo:
         return _spans(tensor._indices()) + _spans(tensor._values())
     if not tensor.numel():

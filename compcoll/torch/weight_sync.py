@@ -1,4 +1,4 @@
-"""Parameters brought from one rank to all others: whole at first, then by what has changed."""
+"""Parameters copied from one rank to all others: whole at first, then as differences."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from compcoll.frame import inspect
 
 __all__ = ["SyncReport", "WeightSync"]
 
-#: Bytes of values in one frame, and in one broadcast.
+#: Bytes of values in a frame, and in a broadcast.
 _PIECE_NBYTES, _MESSAGE_NBYTES = 1 << 20, 16 << 20
-#: Behind the frames of a message: the bytes of the next one, negative where the source has failed.
+#: Size of a message's last field: the bytes of the next message, negative if the source has failed.
 _NEXT_NBYTES = 8
 #: Parts of names that wrappers add: DDP, torch.compile, FSDP1.
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module)\.")
@@ -32,21 +32,21 @@ _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module)\
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """One `WeightSync.sync`, as this rank saw it.
+    """Report of one `WeightSync.sync` on this rank.
 
     Attributes
     ----------
     number : int
-        Of this sync among those of this object, from 1 on.
+        Number of this sync of the object, from 1.
     whole : bool
-        Whether all values were sent, rather than what had changed.
+        True if all values were sent, False if differences were.
     reason : str
-        Why.
+        Why all values, or only differences, were sent.
     tensors : int
     raw_nbytes, wire_nbytes : int
         Bytes of the tensors, and of the messages that the source sent.
     base_nbytes : int
-        Host memory that is kept until the next sync.
+        Host memory that is kept for the next sync.
     seconds : float
     """
 
@@ -73,32 +73,31 @@ class SyncReport:
 
 
 class WeightSync:
-    """Bring parameters and buffers from one rank to all others, exactly.
+    """Copy parameters and buffers from one rank to all others, exactly.
 
-    The first `sync` sends all values, ``lossless``; each further one sends the differences to the one before
-    (``delta``). Frames are encoded on the source, in host memory, and travel by the group's own broadcast, so
-    that any backend will do. Every rank keeps a copy of the values in host memory; what it does to tensors
-    between two syncs does not matter, and a module or a mapping may have others in their place by the next
-    one.
+    The first `sync` sends all values, ``lossless``; each further one sends the differences from the last sync
+    (``delta``). The source encodes frames in host memory and sends them by the group's own broadcast, so any
+    backend will do. Every rank keeps a copy of the values in host memory. Between two syncs a rank may change
+    its tensors, and a module or a mapping may replace them.
 
     Parameters
     ----------
     tensors : torch.nn.Module, mapping of str to Tensor, or iterable of Tensor
-        The same shapes and dtypes on all ranks, and the same names in any order, or without names the same
-        order. Of a module its parameters and buffers at the time of each `sync`, whose names leave out those
-        of the modules that DDP and torch.compile wrap around it; of a DTensor, as FSDP2 has them, this rank's
-        shard, so that ``group`` has to join ranks with equal shards. Modules of FSDP2 are resharded. An
-        iterator, such as ``module.parameters()``, is read once, here.
+        Shapes, dtypes and names must be the same on all ranks; tensors without names must be in the same
+        order. A module stands for its parameters and buffers at the time of each `sync`; their names omit the
+        wrappers of DDP and torch.compile. A DTensor, as in FSDP2, stands for this rank's shard, so ``group``
+        must consist of ranks with equal shards. Modules of FSDP2 are resharded. An iterator, such as
+        ``module.parameters()``, is read once, here.
     src : int
-        The rank, in the default group, whose values all others get. Of a group that joins several default
-        groups, the rank by which torch knows it there (``torch.distributed.get_process_group_ranks``).
+        The source's rank in the default group. In a group that spans several default groups, its rank as in
+        ``torch.distributed.get_process_group_ranks``.
     group : ProcessGroup, optional
-        The default group otherwise.
+        By default, the default group.
 
     Raises
     ------
     ValueError
-        Where there are no tensors, or this rank or ``src`` is not in ``group``.
+        If there are no tensors, or this rank or ``src`` is not in ``group``.
     """
 
     def __init__(
@@ -118,15 +117,16 @@ class WeightSync:
         self.use(group, src)
 
     def use(self, group: dist.ProcessGroup | None = None, src: int = 0) -> None:
-        """Go on in another group, such as one that a new receiver has joined.
+        """Continue in another group, such as one with a new receiver.
 
-        The values that this rank keeps stay; where any rank of the group has others, the next sync is whole.
+        This rank keeps its copy of the values. If ranks of the group have different copies, the next sync
+        sends all values.
 
         Parameters
         ----------
         group : ProcessGroup, optional
         src : int
-            As of the class.
+            See the class.
         """
         if group == dist.GroupMember.NON_GROUP_MEMBER:
             raise ValueError(f"rank {dist.get_rank()} is not in the group")
@@ -134,14 +134,14 @@ class WeightSync:
         if src not in ranks:
             raise ValueError(f"the source {src} is not in the group of ranks {ranks}")
         self._group, self._src, self._ranks = group, src, ranks
-        # In a group of several default ones this rank's number in its own tells nothing.
+        # In a group that spans several default groups, this rank's number in its own one is no use.
         member: Any = group or dist.group.WORLD
         self._is_source = ranks[member.rank()] == src
         on_host = "cpu:" in str(dist.get_backend_config(group))
         self._device = torch.device("cpu") if on_host else torch.device("cuda", torch.cuda.current_device())
 
     def sync(self) -> SyncReport:
-        """Give all ranks the source's values; collective.
+        """Copy the source's values to all ranks; collective.
 
         Returns
         -------
@@ -150,22 +150,22 @@ class WeightSync:
         Raises
         ------
         ValueError
-            On all ranks, where names, shapes or dtypes differ between them, or a rank's tensors cannot be
-            listed, or have no memory: those of the device ``meta``.
+            On all ranks, if names, shapes or dtypes differ between them, or a rank's tensors cannot be
+            listed, or have no memory (device ``meta``).
         FrameError
-            On a rank whose messages were damaged; its tensors then are undefined, and the next sync is whole.
+            On a rank with damaged messages. Its tensors are undefined, and the next sync sends all values.
         RuntimeError
-            Where the source could not encode its values, on all ranks.
+            On all ranks, if the source could not encode its values.
         """
         start = perf_counter()
         problem = self._look()
         reason = self._agree(problem)
         whole, base_id = bool(reason), self._base_id
-        self._base_id = 0  # until all is there
+        self._base_id = 0  # until the sync is complete
         if self._kept is None:
             self._kept = [torch.empty(t.shape, dtype=t.dtype) for t in self._tensors]
             self._base = [_flat(kept) for kept in self._kept]
-        if not self._messages:  # empty tensors alone
+        if not self._messages:  # only empty tensors
             wire_nbytes, base_id = 0, 1
         elif self._is_source:
             wire_nbytes, base_id = self._send(whole)
@@ -186,7 +186,7 @@ class WeightSync:
         )
 
     def _look(self) -> Exception | None:
-        """Find the tensors, which may be others than at the last sync; an error is for all ranks to learn."""
+        """Find the tensors, which may have been replaced; returns an error, so that all ranks learn of it."""
         try:
             names, tensors = _listed(self._given)
             self._tensors = [_local(tensor) for tensor in tensors]
@@ -199,10 +199,10 @@ class WeightSync:
             self._messages = list(_messages(self._tensors))
         return None
 
-    # -- what ranks agree on
+    # -- agreement of the ranks
 
     def _agree(self, problem: Exception | None) -> str:
-        """Why values have to be sent whole; empty where all ranks have those of the last sync."""
+        """Why all values must be sent; empty if all ranks have the values of the last sync."""
         mine = torch.tensor([self._layout, self._base_id], device=self._device)
         everyone = [torch.empty_like(mine) for _ in self._ranks]
         dist.all_gather(everyone, mine, group=self._group)
@@ -227,7 +227,7 @@ class WeightSync:
     # -- the source
 
     def _send(self, whole: bool) -> tuple[int, int]:
-        """Send all messages, each encoded while the one before is on its way; their bytes, and a name."""
+        """Send all messages, each encoded while the previous one is in flight; their bytes, and a base id."""
         base_id, sent, problem = secrets.randbits(62) | 1, 0, None
         work: Any = None
         message = self._encoded(0, whole)
@@ -254,7 +254,7 @@ class WeightSync:
         return sent, base_id
 
     def _encoded(self, k: int, whole: bool) -> np.ndarray | Exception:
-        """The frames of a message; what went wrong otherwise, which the receivers have to learn."""
+        """The frames of a message, or the error, which the receivers must learn of."""
         frames, values, at = [], None, -1
         try:
             for index, begin, end in self._messages[k]:
@@ -268,10 +268,10 @@ class WeightSync:
         except Exception as error:
             return error
 
-    # -- the others
+    # -- the receivers
 
     def _receive(self) -> tuple[int, int]:
-        """Receive all messages, each while the one before is decoded; their bytes, and a name."""
+        """Receive all messages, each while the previous one is decoded; their bytes, and a base id."""
         head = torch.empty(2, dtype=torch.int64, device=self._device)
         dist.broadcast(head, self._src, group=self._group)
         (size, base_id), received = head.tolist(), 0
@@ -286,14 +286,14 @@ class WeightSync:
             try:
                 if problem is None:
                     self._decode(k, message[:-_NEXT_NBYTES])
-            except Exception as error:  # all messages have to be received all the same
+            except Exception as error:  # the remaining messages must still be received
                 problem = error
         if problem is not None:
             raise problem
         return received, base_id
 
     def _arriving(self, size: int) -> Any:
-        """Begin to receive a message; a function that waits for it."""
+        """Start to receive a message; returns a function that waits for it."""
         if size < 0:
             raise RuntimeError(f"the source, rank {self._src}, could not encode its values")
         memory = torch.empty(size, dtype=torch.uint8, device=self._device)
@@ -308,7 +308,7 @@ class WeightSync:
         return wait
 
     def _decode(self, k: int, data: np.ndarray) -> None:
-        """Bring the values of a message into the tensors."""
+        """Decode a message, and write its values to the tensors."""
         assert self._kept is not None
         for index, begin, end in self._messages[k]:
             base, info = self._base[index][begin:end], inspect(data)
@@ -322,7 +322,7 @@ class WeightSync:
 
 
 def _listed(tensors: Any) -> tuple[list[str], list[torch.Tensor]]:
-    """Names, empty ones of an iterable, and tensors, in the order of the names."""
+    """Names and tensors in the order of names; the names of an iterable's tensors are empty."""
     if isinstance(tensors, torch.nn.Module):
         _reshard(tensors)
         tensors = dict([*tensors.named_parameters(), *tensors.named_buffers()])
@@ -338,7 +338,7 @@ def _listed(tensors: Any) -> tuple[list[str], list[torch.Tensor]]:
 
 
 def _reshard(model: torch.nn.Module) -> None:
-    """Free what FSDP2 has gathered for a forward pass and would use again in place of the shards."""
+    """Free parameters that FSDP2 has gathered, so that the next forward pass gathers the new shards."""
     for module in model.modules():
         reshard: Any = getattr(module, "reshard", None)
         if reshard is not None:
@@ -346,7 +346,7 @@ def _reshard(model: torch.nn.Module) -> None:
 
 
 def _layout(names: list[str], tensors: list[torch.Tensor]) -> int:
-    """A number for names, shapes and dtypes; ValueError for a tensor that has no memory for values."""
+    """Hash of names, shapes and dtypes; ValueError for a tensor without memory."""
     for index, (name, tensor) in enumerate(zip(names, tensors, strict=True)):
         if tensor.is_meta:
             raise ValueError(f"tensor {name or index} is on the device meta: Module.to_empty gives it memory")
@@ -355,13 +355,13 @@ def _layout(names: list[str], tensors: list[torch.Tensor]) -> int:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or this rank's part of it: one that shares its memory."""
+    """The tensor, or this rank's shard of it, which shares its memory."""
     to_local = getattr(tensor.detach(), "to_local", None)
     return tensor.detach() if to_local is None else to_local()
 
 
 def _flat(tensor: torch.Tensor) -> np.ndarray:
-    """Values in a row in host memory, as bytes where frames know no such type."""
+    """Values in a row in host memory, as bytes if frames do not support their type."""
     flat = tensor.reshape(-1)
     if tensor.dtype in _UNKNOWN:
         flat = flat.view(torch.uint8)
@@ -378,7 +378,7 @@ _UNKNOWN = _unknown()
 
 
 def _messages(tensors: list[torch.Tensor]) -> Iterator[list[tuple[int, int, int]]]:
-    """For each message its pieces: a tensor's number, and where the piece begins and ends in it."""
+    """Yield the pieces of each message: index of a tensor, and the piece's begin and end in it."""
     pieces: list[tuple[int, int, int]] = []
     nbytes = 0
     for index, tensor in enumerate(tensors):

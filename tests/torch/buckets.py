@@ -14,7 +14,7 @@ def parameter(index, n):
 
 
 class Bucket:
-    """The gradient of one parameter as a bucket of DDP's."""
+    """A bucket of DDP with the gradient of one parameter."""
 
     def __init__(self, values, index=0):
         self.values, self.number = values, index
@@ -44,7 +44,7 @@ def mean_by_gloo(gloo, values):
 
 
 def is_same(gloo, values):
-    """Whether all ranks have these bits."""
+    """True if all ranks have the same bits."""
     first = values.contiguous().clone().view(torch.uint8)
     if first.numel():
         dist.broadcast(first, 0, group=gloo)

@@ -53,7 +53,7 @@ def test_error_is_within_the_codecs(gloo, agree, place, n, dtype):
 
 @pytest.mark.parametrize("codec", ["bfp:bits=8", "bfp:rel=1e-3", "fp8", "int4", "zfp:rate=8", "szp:abs=1e-3"])
 def test_values_that_fit_no_slot_are_exact(gloo, agree, place, codec):
-    """Those of one rank, in one part, that its codec refuses; later buckets are none the worse."""
+    """A bucket that one rank's codec refuses has one mean on all ranks, and later buckets are unaffected."""
     state = ErrorFeedback(codec, gloo, nodes=place[0])
     mine = of_rank(dist.get_rank(), 999)
     if dist.get_rank() == dist.get_world_size() - 1:
@@ -142,7 +142,7 @@ def test_exact_parameters(gloo, agree):
 
 
 def test_sparse_gradients(gloo, agree):
-    """An embedding's travel as they are, beside others that are compressed."""
+    """Sparse gradients of an embedding equal those without a hook, beside compressed dense ones."""
 
     def gradients(hooks):
         torch.manual_seed(0)
@@ -157,7 +157,7 @@ def test_sparse_gradients(gloo, agree):
 
 
 def test_copies_of_a_model(world, agree):
-    """Those that torch makes have no hook, and may be given one."""
+    """Copies that torch makes of a model have no hook, and `compress_ddp` gives them one."""
     net = DDP(model())
     state = compress_ddp(net, "int8")
     train(net)

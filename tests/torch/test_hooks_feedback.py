@@ -1,4 +1,4 @@
-"""Errors of quantization that hooks feed back: to which values, for how long, and in state_dicts."""
+"""Feedback of quantization errors by hooks: by parameter, after skipped steps, and in state_dicts."""
 
 import copy
 
@@ -29,7 +29,7 @@ def small_buckets(monkeypatch):
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_resumed_training_equals_the_uninterrupted_one(gloo, agree, place, named, small_buckets):
-    """Bit for bit, though DDP makes its buckets anew after its first step, and again after loading."""
+    """A resumed training has the same bits, although DDP rebuilds its buckets after the first step."""
     codec = {0: "int8", 9: "bfp:bits=4"}  # by the number of the step
 
     def made():
@@ -59,7 +59,7 @@ def test_a_resumed_training_equals_the_uninterrupted_one(gloo, agree, place, nam
 
 
 def test_errors_stay_with_their_parameters(gloo, agree, place):
-    """Gradients of equal shapes change places in their bucket after the first step."""
+    """Errors follow their parameters when these change places in the bucket after the first step."""
     truth = {"large": 1e4 * of_rank(7, 500), "small": of_rank(8, 500)}
     ddp = DDP(Scaled(truth), process_group=gloo)
     compress_ddp(ddp, "bfp:bits=8", nodes=place[0])
@@ -85,7 +85,7 @@ LOSSY = ["bfp:bits=8", "int8", "bfp:bits=4", "fp8", "zfp:rate=8", "szp:rel=1e-3"
 
 
 def mean_by(kind, codec, gloo, nodes, feeds_back=True):
-    """A function that averages values of all ranks, this rank's part of them in a reduce-scatter."""
+    """A function that averages values over all ranks, and its state; a reduce-scatter returns one part."""
     options = {"feeds_back": feeds_back, "nodes": nodes}
     if kind == "ddp":
         state = ErrorFeedback(codec, gloo, **options)
@@ -107,7 +107,7 @@ def mean_by(kind, codec, gloo, nodes, feeds_back=True):
 
 
 def part_of(values, kind):
-    """Part of the values that a rank has, of all ranks in a reduce-scatter."""
+    """This rank's part of the values in a reduce-scatter, otherwise all values."""
     return values.chunk(dist.get_world_size())[dist.get_rank()] if kind == "reduce-scatter" else values
 
 
@@ -118,7 +118,7 @@ KINDS += [(kind, f"bfp:bits={bits}") for kind in ("reduce-scatter", "all-reduce"
 @pytest.mark.parametrize("bad", [1e7, float("inf"), float("nan")])
 @pytest.mark.parametrize(("kind", "codec"), KINDS)
 def test_a_step_that_is_not_taken(gloo, agree, place, kind, codec, bad):
-    """Errors of a skipped step do not enter the next steps: their norms are those of plain sums."""
+    """Errors of a skipped step do not enter later steps, whose norms are those of plain sums."""
     mean, state = mean_by(kind, codec, gloo, place[0])
     rank, size = dist.get_rank(), dist.get_world_size()
     n, most = 2500 * size, 0.08 if kind == "ddp" else 0.06
@@ -134,7 +134,7 @@ def test_a_step_that_is_not_taken(gloo, agree, place, kind, codec, bad):
 
 @pytest.mark.parametrize("kind", ["ddp", "reduce-scatter"])
 def test_errors_of_zeros_wait(gloo, agree, place, kind):
-    """Sparse gradients: what a block has lost is made up for when it has gradients again."""
+    """Errors of a block whose gradients are zero are kept until it has gradients again."""
     truth = of_rank(5, 1500 * dist.get_world_size())
     kept = truth.clone()
 

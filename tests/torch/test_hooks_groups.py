@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shares", [True, False])
 def test_sums_and_blocks_inside_a_node(gloo, agree, dtype, shares, monkeypatch):
-    """Through shared memory, and where one rank has none by the group; larger ones after smaller ones."""
+    """Sums and gathers in a node are right in shared memory and, if a rank has none, through the group."""
     rank, size = dist.get_rank(), dist.get_world_size()
     if not shares and rank == size - 1:
         monkeypatch.setattr(node_group, "_FOLDER", "/nowhere")
@@ -104,7 +104,7 @@ def test_models_in_turn_share_groups_and_threads(world, agree, anew):
 
 
 def test_groups_at_one_time_share_nothing(world, agree):
-    """Ranks may use them in different orders."""
+    """Two groups that exist at one time share no pipeline: ranks may use them in different orders."""
     states = [ErrorFeedback("int8", dist.new_group(backend="gloo")) for _ in range(2)]
     for state in states:
         averaged(state, torch.ones(999))
@@ -117,7 +117,7 @@ def test_groups_at_one_time_share_nothing(world, agree):
 
 
 def test_other_groups_come_and_go(world, agree):
-    """Ranks may be in different numbers of them, and so many as at an earlier time."""
+    """New hooks work when ranks have different numbers of other groups, or the same number as before."""
     others = [dist.new_group(backend="gloo") for _ in range(2)]
     for when in range(2):
         group, values = dist.new_group(backend="gloo"), of_rank(dist.get_rank(), 999)
@@ -177,7 +177,7 @@ def test_phases_that_fail(world, agree, monkeypatch):
 
 
 def test_rows_of_a_bucket_are_freed_before_the_next_phase_ends(gloo, agree, place, monkeypatch):
-    """When a bucket's averages are gathered, the rows that were added up take no memory any more."""
+    """A bucket's rows are freed before its averages are gathered."""
     state, rows = ErrorFeedback("int8", gloo, nodes=place[0], feeds_back=False), []
     reduce_scatter, all_gather, freed = hooks.reduce_scatter, hooks.all_gather, []
 
