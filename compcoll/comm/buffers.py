@@ -43,7 +43,7 @@ def _make(dtype: np.dtype, name: str, known: MPI.Datatype = MPI.DATATYPE_NULL) -
     made = (MPI.UINT8_T if dtype.itemsize == 1 else MPI.UINT16_T).Dup()
     made.Set_name(name)
     held = dtype if dtypes.supported(dtype) else np.dtype(np.uint8)  # frames hold 8-bit floats as bytes
-    _engine.take_for(made, held, _sum_of(dtype), summable=held is dtype)
+    _engine.override_element_type(made, held, _sum_of(dtype), summable=held is dtype)
     return made
 
 

@@ -21,7 +21,7 @@ from compcoll.comm.coding import coding
 from compcoll.comm.marked import Marked
 from compcoll.comm.shaping import OPENING_CHUNK, inner_of_message
 from compcoll.core import dtypes
-from compcoll.core._cpu import Count
+from compcoll.core._cpu import TrialWindow
 from compcoll.core._gpu import NO_GPU
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine._engine import BLOCKING, LARGEST_FIRST_CHUNK, PERSISTENT, memory_at
@@ -68,16 +68,16 @@ def prepare(description: Any) -> None:
 def _prepare_for_all(marked: Marked, operation: Operation, description: Any) -> None:
     element = dtypes.dtype_of(description.dtype)
     call = _call_of(operation, marked.rank, description, element)
-    decision, count = _decide(marked, operation, call, element, description)
+    decision, trial = _decide(marked, operation, call, element, description)
     if decision.codec is None:
-        description.decline(decision.reason, count=count)
+        description.decline(decision.reason, trial=trial)
         return
     replaces = operation.n_buffers == 1 and not (marked.owner_exact or decision.codec.lossless)
     description.serve(
         prepare_call(
             marked, call, decision, marked.owner_exact, marked.device_buffers, gpus=_gpus_of(description)
         ),
-        count=count,
+        trial=trial,
         writes_back=replaces,
         differs=decision.codec.has_base,
     )
@@ -159,7 +159,7 @@ def _shape(block: tuple[Any, ...], element: np.dtype) -> tuple[int, ...] | None:
 
 def _decide(
     marked: Marked, operation: Operation, call: Call, element: np.dtype, description: Any
-) -> tuple[Decision, Count | None]:
+) -> tuple[Decision, TrialWindow | None]:
     """The decision on a call, and the block of calls for which it holds; None: for all."""
     keeps = description.form == PERSISTENT and not operation.reduces
     decision = _by_policy(marked, call, element, description)

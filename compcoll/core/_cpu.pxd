@@ -171,13 +171,13 @@ cdef class Compiled:
 cdef extern from "layer/trial_window.h" namespace "compcoll::layer" nogil:
     cdef cppclass Calls "std::atomic<int64_t>":
         int64_t load()
-    cdef cppclass CCount "compcoll::layer::Count":
-        CCount(int64_t, int64_t) except +
+    cdef cppclass CTrialWindow "compcoll::layer::TrialWindow":
+        CTrialWindow(int64_t, int64_t) except +
         Calls calls
         int64_t most, skip
         double since, seconds
         uint64_t raw_nbytes, wire_nbytes
 
 
-cdef class Count:
-    cdef shared_ptr[CCount] own
+cdef class TrialWindow:
+    cdef shared_ptr[CTrialWindow] own

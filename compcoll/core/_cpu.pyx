@@ -196,4 +196,4 @@ include "frames.pxi"
 
 include "schedules.pxi"
 
-include "counts.pxi"
+include "trial_window.pxi"

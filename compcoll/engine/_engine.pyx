@@ -23,7 +23,7 @@ from libcpp.pair cimport pair
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from compcoll.core._cpu cimport Coding, Compiled, Count, Error, exception_of, Problem
+from compcoll.core._cpu cimport Coding, Compiled, Error, exception_of, Problem, TrialWindow
 from compcoll.engine.layer cimport *
 from compcoll.engine.native cimport (
     CEngine, CHelp, CNeighbours, create_segment, CSegment, CSegmentAddress, CSharedMemory, open_segment,

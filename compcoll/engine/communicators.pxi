@@ -5,13 +5,13 @@ def marked_count() -> int:
     return c_n_marked()
 
 
-def is_settled(comm) -> bool:
+def is_drained(comm) -> bool:
     """Whether no message of a marked communicator is under way; for tests."""
-    cdef cbool settled
+    cdef cbool drained
     cdef CComm* own = marked(comm)
     with nogil:
-        settled = own.notices.get().settled()
-    return settled
+        drained = own.notices.get().is_drained()
+    return drained
 
 
 cdef CComm* marked(comm) except NULL:
@@ -42,7 +42,7 @@ cdef Settings settings_of(tuple given):
 cdef OriginRef origin_of(comm, uint64_t key, side):
     cdef COrigin* origin = new COrigin()
     origin.rank, origin.size, origin.key = comm.Get_rank(), comm.Get_size(), key
-    origin.kept = keep(side)
+    origin.python_ref = hold_python(side)
     return hold_origin(origin)
 
 
@@ -105,7 +105,7 @@ def find_duplicate(comm, bytes words):
 
 def share_duplicate(Word own):
     """Give a duplicate that was found one user more; its handle."""
-    c_find(own).users += 1
+    c_find(own).n_wrappers += 1
     return own
 
 
@@ -116,7 +116,7 @@ def duplicates_of(comm) -> list:
 
 def side_of(uint64_t number):
     """Python's side of a marked communicator; None where it has none yet."""
-    return kept.get(number)
+    return held_objects.get(number)
 
 
 def lineage(uint64_t number):
@@ -138,14 +138,14 @@ cdef lineage_of(OriginRef origin):
     cdef const COrigin* own = origin.get()
     parent = None
     if own.parent.get() != NULL:
-        number = own.parent.get().kept.get().number()
-        parent = kept.get(number) or (number, lineage_of(own.parent))
+        number = own.parent.get().python_ref.get().number()
+        parent = held_objects.get(number) or (number, lineage_of(own.parent))
     return parent, list(own.ranks), own.rank, own.size, own.key
 
 
 def set_side(uint64_t number, side):
     """Give a marked communicator, or one that others were made of, Python's side."""
-    kept[number] = side
+    held_objects[number] = side
 
 
 def place_of(uint64_t number):

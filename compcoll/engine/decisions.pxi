@@ -11,9 +11,9 @@ def forget_calls():
     c_forget_calls()
 
 
-cdef WayRef way_of(str codec, str algorithm, str reason, bint lossless, bint writes_back):
+cdef DecisionRef decision_ref(str codec, str algorithm, str reason, bint lossless, bint writes_back):
     cdef bytes names = codec.encode(), algorithms = algorithm.encode(), reasons = reason.encode()
-    return make_way(names, algorithms, reasons, lossless, writes_back)
+    return make_decision(names, algorithms, reasons, lossless, writes_back)
 
 
 cdef class Description:
@@ -66,10 +66,10 @@ cdef class Description:
         self.began = own.began
         self.name, self.phase = own.comm_name.decode(errors="replace"), own.phase
         self.send, self.recv = messages_of(own.send), messages_of(own.recv)
-        self.side = kept.get(self.number)
+        self.side = held_objects.get(self.number)
         return self
 
-    def decline(self, str reason, *, bint refused=False, bint idle=False, Count count=None):
+    def decline(self, str reason, *, bint refused=False, bint idle=False, TrialWindow trial=None):
         """Leave the call to MPI.
 
         Parameters
@@ -79,22 +79,22 @@ cdef class Description:
             Whether ``strict`` makes that an error.
         idle : bool
             Whether no call of the communicator is ever compressed.
-        count : Count, optional
-            Of calls for which the decision holds; all of them otherwise.
+        trial : TrialWindow, optional
+            The calls for which the decision holds; all of them otherwise.
         """
-        self.own.decline(way_of("", "mpi", reason, True, False), refused)
+        self.own.decline(decision_ref("", "mpi", reason, True, False), refused)
         self.own.idle = idle
-        if count is not None:
-            self.own.plan.get().count = count.own
+        if trial is not None:
+            self.own.plan.get().trial = trial.own
 
-    def serve(self, PreparedCall prepared, *, Count count=None, bint writes_back=False, bint differs=False,
-              sent=(), received=()):
+    def serve(self, PreparedCall prepared, *, TrialWindow trial=None, bint writes_back=False,
+              bint differs=False, sent=(), received=()):
         """Have the engine run a schedule.
 
         Parameters
         ----------
         prepared : PreparedCall
-        count : Count, optional
+        trial : TrialWindow, optional
             As of `decline`.
         writes_back : bool
             Whether the owner of a block takes the values that others decode.
@@ -116,18 +116,19 @@ cdef class Description:
         if prepared.neighbours is not None:
             part.neighbours = near(prepared.neighbours.own)
         codec = decision.codec
-        part.way = way_of(codec.spec, decision.name, decision.reason, codec.lossless, writes_back)
+        part.decision = decision_ref(codec.spec, decision.name, decision.reason, codec.lossless, writes_back)
         part.differs, part.direct = differs, prepared.direct
-        part.kept = keep(prepared)
+        part.python_ref = hold_python(prepared)
         self.own.add(part, out, into)
-        if count is not None:
-            self.own.plan.get().count = count.own
+        if trial is not None:
+            self.own.plan.get().trial = trial.own
 
     def serve_message(self, Coding coding, decision, uint64_t step, tuple inner):
         """Have messages like it sent in chunks of so many elements, from an array with these dimensions."""
         codec = decision.codec
         self.own.send_in_chunks(
-            coding.own, keep(coding), way_of(codec.spec, "stream", decision.reason, codec.lossless, False),
+            coding.own, hold_python(coding),
+            decision_ref(codec.spec, "stream", decision.reason, codec.lossless, False),
             step, prod(inner) if inner else 0, inner[-1] if inner else 0,
         )
 
@@ -177,7 +178,7 @@ LARGEST_FIRST_CHUNK = largest_first_chunk
 
 def set_receiving(uint32_t dtype, Coding coding):
     """Say how frames of any codec are decoded to elements of a type."""
-    c_set_receiving(dtype, coding.own, keep(coding))
+    c_set_receiving(dtype, coding.own, hold_python(coding))
 
 
 _load_kernels = None

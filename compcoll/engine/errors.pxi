@@ -38,7 +38,7 @@ cdef void describe_c(void* given) noexcept with gil:
     cdef bytes text
     try:
         if error.problem == Problem.CALLBACK:
-            problem = kept[failure.part].failed
+            problem = held_objects[failure.part].failed
             failure.fault, text = CODEC, f"a codec failed: {problem!r}".encode()
             if isinstance(problem, FrameError):
                 failure.fault, text = FRAME, str(problem).encode()

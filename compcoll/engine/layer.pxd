@@ -7,7 +7,7 @@ from libcpp.pair cimport pair
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from compcoll.core._cpu cimport CCoding, CCount, CSchedule, Error
+from compcoll.core._cpu cimport CCoding, CSchedule, CTrialWindow, Error
 from compcoll.engine.native cimport CEnd, CEngine, CNeighbours, Stats
 
 cdef extern from "layer/mpi.h" namespace "compcoll::layer" nogil:
@@ -25,24 +25,24 @@ cdef extern from "layer/mpi.h" namespace "compcoll::layer" nogil:
         uint32_t status_nbytes, status_error_offset, status_source_offset, status_tag_offset
     cbool use_library_of(void*)
     void c_configure "compcoll::layer::configure"(const Constants&)
-    void* (*give_up_lock "compcoll::layer::Unlocked::save")()
-    void (*take_lock "compcoll::layer::Unlocked::restore")(void*)
-    cbool is_preloaded_ "compcoll::layer::Next::preloaded"
+    void* (*give_up_lock "compcoll::layer::ReleaseGil::save")()
+    void (*take_lock "compcoll::layer::ReleaseGil::restore")(void*)
+    cbool is_preloaded_ "compcoll::layer::NextFunction::preloaded"
 
 cdef extern from "layer/hook.h" namespace "compcoll::layer":
     int c_hook "compcoll::layer::hook"(void*, string*) except +
 
 cdef extern from "layer/types.h" namespace "compcoll::layer" nogil:
     void add_predefined(Word, uint64_t, uint32_t, cbool)
-    cbool c_take_for "compcoll::layer::take_for"(Word, uint32_t, Word, cbool)
+    cbool c_override_element_type "compcoll::layer::override_element_type"(Word, uint32_t, Word, cbool)
     Word c_sum_of_halves "compcoll::layer::sum_of_halves"(uint32_t)
 
 cdef extern from "layer/python_thread.h" namespace "compcoll::layer" nogil:
-    cdef cppclass CKept "compcoll::layer::Kept":
-        CKept(uint64_t)
+    cdef cppclass CPythonObject "compcoll::layer::PythonObject":
+        CPythonObject(uint64_t)
         uint64_t number()
-    cdef cppclass KeptRef:
-        const CKept* get()
+    cdef cppclass PythonRef:
+        const CPythonObject* get()
     uint64_t next_number()
     vector[uint64_t] c_take_ended_refs "compcoll::layer::take_ended"() except +
     void set_reentrant(int)
@@ -56,14 +56,14 @@ cdef extern from "layer/python_thread.h" namespace "compcoll::layer" nogil:
 cdef extern from "layer/statistics.h" namespace "compcoll::layer" nogil:
     int n_names, n_operations, n_accelerated, name_send "compcoll::layer::Send"
     const char* text_of(int)
-    cdef cppclass CWay "compcoll::layer::Way":
+    cdef cppclass CDecision "compcoll::layer::Decision":
         string codec, algorithm, reason
         cbool lossless, writes_back
-    cdef cppclass WayRef "std::shared_ptr<const compcoll::layer::Way>":
-        const CWay* get()
+    cdef cppclass DecisionRef "std::shared_ptr<const compcoll::layer::Decision>":
+        const CDecision* get()
     cdef cppclass COutcome "compcoll::layer::Outcome":
         int name
-        WayRef way
+        DecisionRef decision
         cbool accelerated
         Stats stats
         double seconds
@@ -85,12 +85,12 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
         const COrigin* get()
     cdef cppclass COrigin "compcoll::layer::Origin":
         COrigin() except +
-        KeptRef kept
+        PythonRef python_ref
         OriginRef parent
         vector[int] ranks
         int rank, size
         uint64_t key
-    cdef cppclass CLast "compcoll::layer::Last":
+    cdef cppclass CLastCall "compcoll::layer::LastCall":
         OutcomeRef get(int*)
         void note_objects()
     cdef cppclass CCallTags "compcoll::layer::CallTags":
@@ -100,12 +100,12 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
         int rank, size
         OriginRef origin
         uint64_t number()
-        CLast last
+        CLastCall last
         Counter accelerated
         CCallTags tags
         Settings settings
         shared_ptr[CNotices] notices
-        int users
+        int n_wrappers
         cbool broken()
         string why_broken()
         void forget()
@@ -148,7 +148,7 @@ cdef extern from "layer/plan.h" namespace "compcoll::layer" nogil:
         uint64_t message_nbytes
         int root()
     cdef cppclass CPlan "compcoll::layer::CallPlan":
-        shared_ptr[CCount] count
+        shared_ptr[CTrialWindow] trial
         vector[uint8_t] sent, received
     cdef cppclass ScheduleRef "std::shared_ptr<const compcoll::engine::Schedule>":
         pass
@@ -159,9 +159,9 @@ cdef extern from "layer/plan.h" namespace "compcoll::layer" nogil:
         ScheduleRef schedule
         CCoding coding, inside
         NeighboursRef neighbours
-        WayRef way
+        DecisionRef decision
         cbool differs, direct
-        KeptRef kept
+        PythonRef python_ref
     cdef struct CMessage "compcoll::layer::Description::Message":
         uint64_t n
         uint32_t element
@@ -182,8 +182,8 @@ cdef extern from "layer/plan.h" namespace "compcoll::layer" nogil:
         shared_ptr[CPlan] plan
         cbool idle
         int code
-        void decline(WayRef, cbool) except +
-        void send_in_chunks(const CCoding&, KeptRef, WayRef, uint64_t, uint64_t, uint64_t) except +
+        void decline(DecisionRef, cbool) except +
+        void send_in_chunks(const CCoding&, PythonRef, DecisionRef, uint64_t, uint64_t, uint64_t) except +
         void add(CPlannedSchedule, const vector[uint8_t]&, const vector[uint8_t]&) except +
     void c_set_phase "compcoll::layer::set_phase"(int)
 
@@ -198,11 +198,11 @@ cdef extern from "layer/first_message.h" namespace "compcoll::layer" nogil:
     uint64_t largest_first_chunk
 
 cdef extern from "layer/message_chunks.h" namespace "compcoll::layer" nogil:
-    void c_set_receiving "compcoll::layer::set_receiving"(uint32_t, const CCoding&, KeptRef) except +
+    void c_set_receiving "compcoll::layer::set_receiving"(uint32_t, const CCoding&, PythonRef) except +
 
 cdef extern from "layer/notices.h" namespace "compcoll::layer" nogil:
     cdef cppclass CNotices "compcoll::layer::Notices":
-        cbool settled()
+        cbool is_drained()
 
 cdef extern from "layer/check.h" namespace "compcoll::layer" nogil:
     void begin_checks(double, vector[pair[Word, string]]) except +
@@ -217,7 +217,7 @@ cdef extern from "layer/recorder.h" namespace "compcoll::layer" nogil:
     cdef cppclass CRecorder "compcoll::layer::Recorder":
         vector[CRecord] take()
     CRecorder c_recorder "compcoll::layer::recorder"
-    void go_quiet(int)
+    void pause_recording(int)
     void c_end_records "compcoll::layer::end_records"()
     void c_record_calls "compcoll::layer::record_calls"(
         uint64_t (*)(const void*, uint64_t, const char*) noexcept, void (*)() noexcept)
@@ -278,17 +278,18 @@ cdef extern from * nogil:
     using OriginRef = std::shared_ptr<const Origin>;
     static OriginRef hold_origin(Origin* one) { return OriginRef(one); }
     // Texts come as C has them: Cython's own strings are made where no exception is caught.
-    static std::shared_ptr<const Way> make_way(const char* codec, const char* algorithm, const char* reason,
-                                               bool lossless, bool writes_back) {
-      auto way = std::make_shared<Way>();
-      way->codec = codec, way->algorithm = algorithm, way->reason = reason;
-      way->lossless = lossless, way->writes_back = writes_back;
-      return way;
+    static std::shared_ptr<const Decision> make_decision(const char* codec, const char* algorithm,
+                                                         const char* reason, bool lossless,
+                                                         bool writes_back) {
+      auto decision = std::make_shared<Decision>();
+      decision->codec = codec, decision->algorithm = algorithm, decision->reason = reason;
+      decision->lossless = lossless, decision->writes_back = writes_back;
+      return decision;
     }
     static int code_with_text(Fault fault, const char* text) { return code_of(fault, text); }
     static int code_with_text(int error_class, const char* text) { return code_of(error_class, text); }
     static void say(Failure* failure, const char* text) { failure->text = text; }
-    static KeptRef hold_kept(uint64_t number) { return std::make_shared<const Kept>(number); }
+    static PythonRef make_python_ref(uint64_t number) { return std::make_shared<const PythonObject>(number); }
     static compcoll::engine::Coding copy_of(const compcoll::engine::Coding& one) { return one; }
     }
     static std::shared_ptr<const compcoll::engine::Schedule> constant(
@@ -304,11 +305,12 @@ cdef extern from * nogil:
     CPython with_thread_states(CPython)
     void start_with_thread_states(cbool, double) except +
     OriginRef hold_origin "of_layer::hold_origin"(COrigin*) except +
-    WayRef make_way "of_layer::make_way"(const char*, const char*, const char*, cbool, cbool) except +
+    DecisionRef make_decision "of_layer::make_decision"(
+        const char*, const char*, const char*, cbool, cbool) except +
     int code_of_fault "of_layer::code_with_text"(Fault, const char*) except +
     int code_of_class "of_layer::code_with_text"(int, const char*) except +
     void say "of_layer::say"(Failure*, const char*) except +
-    KeptRef hold_kept "of_layer::hold_kept"(uint64_t) except +
+    PythonRef make_python_ref "of_layer::make_python_ref"(uint64_t) except +
     CCoding copy_of "of_layer::copy_of"(const CCoding&) except +
     ScheduleRef constant(const shared_ptr[CSchedule]&)
     NeighboursRef near(const shared_ptr[CNeighbours]&)

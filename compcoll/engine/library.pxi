@@ -91,7 +91,7 @@ def _element_of(datatype):
     return dtypes.code_of(dtype), True
 
 
-def take_for(datatype, dtype, op, *, bint summable):
+def override_element_type(datatype, dtype, op, *, bint summable):
     """Have the values of a datatype taken for those of a type that MPI lacks.
 
     Parameters
@@ -103,7 +103,7 @@ def take_for(datatype, dtype, op, *, bint summable):
     summable : bool
         Whether sums are compressed.
     """
-    if not c_take_for(handle(datatype), dtypes.code_of(dtype), handle(op), summable):
+    if not c_override_element_type(handle(datatype), dtypes.code_of(dtype), handle(op), summable):
         raise MPI.Exception(MPI.ERR_TYPE)
 
 

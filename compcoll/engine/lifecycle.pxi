@@ -1,28 +1,28 @@
 # Objects of Python that the layer holds, and the layer's begin and end.
 
 #: What Python keeps for objects of the layer, by their numbers.
-cdef dict kept = {}
+cdef dict held_objects = {}
 
 
 cdef drop_ended():
     """Let go of what is Python's side of objects that have ended."""
     for number in c_take_ended_refs():
-        side = kept.pop(number, None)
+        side = held_objects.pop(number, None)
         if hasattr(side, "close"):
             side.close()
 
 
-cdef KeptRef keep(thing):
+cdef PythonRef hold_python(thing):
     """Keep something until what refers to it has ended."""
     cdef uint64_t number = next_number()
-    kept[number] = thing
-    return hold_kept(number)
+    held_objects[number] = thing
+    return make_python_ref(number)
 
 
-def kept_count() -> int:
+def held_count() -> int:
     """How many objects are kept for the layer; for tests."""
     drop_ended()
-    return len(kept)
+    return len(held_objects)
 
 
 cdef void finalize_c() noexcept with gil:

@@ -22,14 +22,14 @@ def last_of(comm):
 
 cdef last_from(OutcomeRef outcome):
     cdef const COutcome* own = outcome.get()
-    cdef const CWay* way = own.way.get()
+    cdef const CDecision* decision = own.decision.get()
     cdef Outcome told
-    name, reason = NAMES[own.name], way.reason.decode()
+    name, reason = NAMES[own.name], decision.reason.decode()
     if not own.accelerated:
         return name, reason
     told = Outcome()
     told.stats, told.seconds, told.base_nbytes = own.stats, own.seconds, own.base_nbytes
-    return name, Way(way.codec.decode(), way.algorithm.decode(), reason), told
+    return name, DecisionText(decision.codec.decode(), decision.algorithm.decode(), reason), told
 
 
 def note_objects(comm):
@@ -37,7 +37,7 @@ def note_objects(comm):
     marked(comm).last.note_objects()
 
 
-class Way:
+class DecisionText:
     """How a call was to be carried out: codec, algorithm, and why."""
 
     __slots__ = ("algorithm", "codec", "reason")

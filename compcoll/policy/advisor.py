@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.core import environment
-from compcoll.core._cpu import Count
+from compcoll.core._cpu import TrialWindow
 from compcoll.core.exchange import bcast_object
 from compcoll.core.version import VERSION
 from compcoll.engine import _engine
@@ -132,11 +132,11 @@ class Advisor:
         decision: Decision,
         sample: np.ndarray | None,
         began: float,
-    ) -> tuple[Decision, Count | None]:
+    ) -> tuple[Decision, TrialWindow | None]:
         """Complete a policy's decision on a blocking collective; collective where a block has ended.
 
         ``nbytes`` are those of the largest message, of real numbers of ``dtype``. ``sample`` has values that
-        this rank sends, if it sends any, and the call ``began`` then. The count is the block for whose calls
+        this rank sends, if it sends any, and the call ``began`` then. The window is the block for whose calls
         the decision holds; None: for all.
         """
         if self.measured.frozen:
@@ -150,8 +150,8 @@ class Advisor:
             with _engine.kept_back():  # an exception here would be one of this rank alone
                 kind.go_on(began, self._agree, lambda: self._speed(decision, sample))
         self.last = kind
-        count = kind.count if kind.count.most < ENDLESS else None
-        return self._chosen(decision, kind.compress, kind.reason), count
+        window = kind.window if kind.window.most < ENDLESS else None
+        return self._chosen(decision, kind.compress, kind.reason), window
 
     def decide_beside(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
         """Complete a policy's decision on a nonblocking or persistent collective; local."""

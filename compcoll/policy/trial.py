@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf, isfinite
 
-from compcoll.core._cpu import Count
+from compcoll.core._cpu import TrialWindow
 from compcoll.policy.speed import CodecSpeed, Coding
 
 __all__ = ["BLOCK", "LARGE_BLOCK", "LARGE_NBYTES", "MOST_PAIRS", "WARM", "Kind", "Known", "median"]
@@ -135,12 +135,12 @@ class _Pair:
         plain = self.taken[False]
         return self.taken[True] / plain if 0 < plain < inf else inf
 
-    def add(self, way: bool, count: Count, began: float) -> None:
+    def add(self, way: bool, window: TrialWindow, began: float) -> None:
         """Add a block, before the call that began then."""
-        self.taken[way] = (began - count.since) / (count.calls - count.skip) if count.since else inf
-        self.in_call[way] = _in_call(count)
-        if way and count.raw_nbytes:
-            self.share = count.wire_nbytes / count.raw_nbytes
+        self.taken[way] = (began - window.since) / (window.calls - window.skip) if window.since else inf
+        self.in_call[way] = _in_call(window)
+        if way and window.raw_nbytes:
+            self.share = window.wire_nbytes / window.raw_nbytes
 
     def agree(self, agree: Agree) -> None:
         """Take the figures of the slowest rank."""
@@ -178,7 +178,7 @@ class Kind:
     ----------
     compress : bool
         Whether the calls of the block go compressed.
-    count : Count
+    window : TrialWindow
         The block.
     known : Known or None
         What the calls go by while there is no trial.
@@ -222,7 +222,7 @@ class Kind:
     @property
     def is_over(self) -> bool:
         """Whether the next call of the kind begins another block."""
-        return self.count.calls >= self.count.most
+        return self.window.calls >= self.window.most
 
     def go_on(self, began: float, agree: Agree, speed: Callable[[], CodecSpeed | None]) -> None:
         """Begin the next block; collective where ``agree`` is.
@@ -230,7 +230,7 @@ class Kind:
         Parameters
         ----------
         began : float
-            When its first call started, in seconds of the clock of `Count`.
+            When its first call started, in seconds of the clock of `TrialWindow`.
         agree : callable
         speed : callable
             Measures the codec on the values of the call; None where this rank sends none.
@@ -245,7 +245,7 @@ class Kind:
     # -- blocks
 
     def _begin(self, compress: bool, n: int, skip: int = 0) -> None:
-        self.compress, self.count = compress, Count(n, skip)
+        self.compress, self.window = compress, TrialWindow(n, skip)
 
     def _begin_block(self, compress: bool) -> None:
         """Begin a block of a pair."""
@@ -264,7 +264,7 @@ class Kind:
         self._begin_block(first)
 
     def _end_block(self, began: float, agree: Agree) -> None:
-        self._pairs[-1].add(self._ways.pop(0), self.count, began)
+        self._pairs[-1].add(self._ways.pop(0), self.window, began)
         if self._ways:
             self._begin_block(self._ways[0])
             return
@@ -326,10 +326,10 @@ class Kind:
 
     def _weigh(self, agree: Agree, speed: Callable[[], CodecSpeed | None]) -> None:
         """Begin a trial unless coding takes what it saves, or nothing is saved."""
-        self._chosen += self.count.calls if self._state is _State.HOPELESS else 0
+        self._chosen += self.window.calls if self._state is _State.HOPELESS else 0
         mine = speed()
         figures = (mine.encode, mine.decode, mine.share) if mine is not None else (0.0, 0.0, 0.0)
-        plain, encode, decode, share = agree([_in_call(self.count), *figures])
+        plain, encode, decode, share = agree([_in_call(self.window), *figures])
         coding, wire = self._coding.seconds(encode, decode), share * plain
         # What small calls take is not known yet.
         is_quick = not self._is_large or max(coding, wire) + ALONE * min(coding, wire) < plain
@@ -364,10 +364,10 @@ class Kind:
     def _watch(self, agree: Agree) -> None:
         """Compare calls since the last watch with those of the trial, and begin another where they differ."""
         assert self.known is not None
-        count = self.count
-        self._chosen += count.calls
-        sent = count.wire_nbytes / count.raw_nbytes if count.raw_nbytes else 0.0
-        seconds, share = agree([_in_call(count), sent])
+        window = self.window
+        self._chosen += window.calls
+        sent = window.wire_nbytes / window.raw_nbytes if window.raw_nbytes else 0.0
+        seconds, share = agree([_in_call(window), sent])
         known = self.known = self.known.with_figures(seconds, share)
         limit = EARLY if self._chosen < WATCHES[-1] else LATE
         if known.differs(seconds, share, limit):
@@ -378,9 +378,9 @@ class Kind:
             self._follow()
 
 
-def _in_call(count: Count) -> float:
+def _in_call(window: TrialWindow) -> float:
     """Mean seconds of a measured call."""
-    return count.seconds / max(count.calls - count.skip, 1)
+    return window.seconds / max(window.calls - window.skip, 1)
 
 
 def _known(compress: bool, pairs: list[_Pair], won: int) -> Known:

@@ -7,7 +7,7 @@
 namespace compcoll {
 namespace layer {
 
-uint64_t nbytes_of_counts(const Operation& op, const Word* words, bool wide, const Comm& comm) {
+uint64_t nbytes_of_counts(const Operation& op, const Word* words, bool large_count, const Comm& comm) {
   uint64_t most = 0;
   const bool at_root = op.root < 0 || int32_t(words[op.root]) == comm.rank;
   auto raise = [&](int64_t n, Word type) {
@@ -16,10 +16,10 @@ uint64_t nbytes_of_counts(const Operation& op, const Word* words, bool wide, con
   auto look = [&](bool many, const Positions& side) {
     Word counts = words[side.count], type = words[side.type];
     if (words[side.buf] == library().in_place || (op.root >= 0 && many != at_root)) return;
-    if (!many) return raise(count_of(words[side.count], wide), type);
+    if (!many) return raise(count_of(words[side.count], large_count), type);
     const bool typed = op.kinds[side.type] == 'w';
     for (int i = 0; counts && i < comm.size; i++) {
-      int64_t n = listed_at(reinterpret_cast<const void*>(counts), i, wide);
+      int64_t n = listed_at(reinterpret_cast<const void*>(counts), i, large_count);
       if (n <= 0) continue;
       const char* types = reinterpret_cast<const char*>(type);
       raise(n, typed ? library().handle_at(types + size_t(i) * library().handle_nbytes()) : type);
@@ -44,7 +44,7 @@ CollectiveCall::CollectiveCall(const Invocation& from, uint64_t message_nbytes)
       side.counts = reinterpret_cast<const void*>(words[at.count]);
       if (op.kinds[at.count + 1] == 'v') side.displs = reinterpret_cast<const void*>(words[at.count + 1]);
     } else {
-      side.count = count_of(words[at.count], wide);
+      side.count = count_of(words[at.count], large_count);
     }
     const bool sends = which == send_side;
     side.used = !side.in_place && (op.root < 0 || at_root || op.one_buffer() || sends != op.send_many);
@@ -187,14 +187,14 @@ bool CollectiveCall::differs() const {
 
 void CollectiveCall::use_host_copies(bool all) {
   const std::vector<uint8_t> none;
-  staged = std::make_shared<Staged>(*this, none, none, all);
-  words = staged->words();
+  host_copies = std::make_shared<HostCopies>(*this, none, none, all);
+  words = host_copies->words();
   for (SideName side : {send_side, recv_side}) {
     const int at = side == send_side && !sends_received_ ? op.send.buf : op.recv.buf;
     if (at >= 0) buffers[side].buf = words[at];
     gpus[side] = engine::NO_GPU;
   }
-  if (form != persistent) staged->take(marks);
+  if (form != persistent) host_copies->copy_to_host(marks);
 }
 
 std::vector<uint64_t> shape_of(const Block& block) {
@@ -220,11 +220,11 @@ BlockMemory memory_of(const Block& block) {
 
 // -- what MPI is given
 
-Masked::Masked(const CollectiveCall& call, const Word* words, const std::vector<uint8_t>& sent,
-               const std::vector<uint8_t>& received)
+RemainingCall::RemainingCall(const CollectiveCall& call, const Word* words, const std::vector<uint8_t>& sent,
+                             const std::vector<uint8_t>& received)
     : words_(words, words + call.n_words) {
   const Operation& op = call.op;
-  const size_t width = call.wide ? 8 : 4;
+  const size_t width = call.large_count ? 8 : 4;
   auto mask = [&](const Positions& at, bool many, const std::vector<uint8_t>& gone,
                   std::vector<char>* counts) {
     bool any = false;

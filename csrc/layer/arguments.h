@@ -51,25 +51,26 @@ constexpr Operation operations[] = {ACCELERATED(COMPCOLL_FACTS) OTHERS(COMPCOLL_
 
 // -- sizes, which tell calls that are MPI's before anything else is read
 
-inline int64_t count_of(Word word, bool wide) { return wide ? int64_t(word) : int32_t(word); }
-inline int64_t listed_at(const void* values, int i, bool wide) {
-  return wide ? static_cast<const int64_t*>(values)[i] : static_cast<const int32_t*>(values)[i];
+inline int64_t count_of(Word word, bool large_count) { return large_count ? int64_t(word) : int32_t(word); }
+inline int64_t listed_at(const void* values, int i, bool large_count) {
+  return large_count ? static_cast<const int64_t*>(values)[i] : static_cast<const int32_t*>(values)[i];
 }
 
 // Bytes of the largest message where one count tells that: the receive count where it is significant on all
 // ranks, else that of the side which is not in place.
-COMPCOLL_INLINE uint64_t nbytes_of_one_count(const Operation& op, const Word* words, bool wide, int size) {
+COMPCOLL_INLINE uint64_t nbytes_of_one_count(const Operation& op, const Word* words, bool large_count,
+                                             int size) {
   const Word in_place = library().in_place;
   bool by_recv = op.root < 0 || op.reduction >= 0 || op.one_buffer();
   if (!by_recv) by_recv = op.send_many ? words[op.recv.buf] != in_place : words[op.send.buf] == in_place;
   const Positions& side = by_recv ? op.recv : op.send;
-  const int64_t n = count_of(words[side.count], wide);
+  const int64_t n = count_of(words[side.count], large_count);
   uint64_t nbytes = n > 0 ? uint64_t(n) * nbytes_of(words[side.type]) : 0;
   return op.reduction < 0 || op.send_many || nbytes <= uint64_t(size) ? nbytes : nbytes / uint64_t(size);
 }
 
 // Bytes of the largest message where there are counts for each rank, as far as they are significant here.
-uint64_t nbytes_of_counts(const Operation& op, const Word* words, bool wide, const Comm& comm);
+uint64_t nbytes_of_counts(const Operation& op, const Word* words, bool large_count, const Comm& comm);
 
 // True if all ranks take part in what a call does beside MPI, however small it is on this one.
 inline bool concerns_all_ranks(const Operation& op, Form form, const Comm& comm) {
@@ -78,11 +79,11 @@ inline bool concerns_all_ranks(const Operation& op, Form form, const Comm& comm)
 }
 
 // True if a call is small: MPI's, and that is all. `nbytes`: of its largest message.
-COMPCOLL_INLINE bool is_small(Name name, Form form, const Word* words, bool wide, Comm& comm,
+COMPCOLL_INLINE bool is_small(Name name, Form form, const Word* words, bool large_count, Comm& comm,
                               uint64_t* nbytes) {
   const Operation& op = operations[name];
-  *nbytes =
-      op.listed ? nbytes_of_counts(op, words, wide, comm) : nbytes_of_one_count(op, words, wide, comm.size);
+  *nbytes = op.listed ? nbytes_of_counts(op, words, large_count, comm)
+                      : nbytes_of_one_count(op, words, large_count, comm.size);
   if (*nbytes >= comm.limit.load(std::memory_order_relaxed)) return false;
   if (op.reduction >= 0 && !predefined_at(library().handle_of(words[op.recv.type])).handle) return false;
   if (concerns_all_ranks(op, form, comm)) return false;
@@ -135,16 +136,16 @@ BlockMemory memory_of(const Block& block);
 struct Invocation {
   Name name;
   Form form;
-  bool wide;  // whether counts and displacements have 64 bits
+  bool large_count;  // whether counts and displacements have 64 bits
   const Word* words;  // all arguments of C
   int n_words;  // those of the form included: the address of a request is the last
   Comm& comm;
-  Next& next;  // the function of C that carries the call out behind the layer
+  NextFunction& next;  // the function of C that carries the call out behind the layer
   const void* caller;  // an address in the program
 };
 
 class Check;
-class Staged;
+class HostCopies;
 
 // An invocation with its arguments, which are read once.
 struct CollectiveCall : Invocation {
@@ -157,14 +158,14 @@ struct CollectiveCall : Invocation {
   Word request = 0;  // the layer's
   int gpus[2] = {engine::NO_GPU, engine::NO_GPU};  // that what is sent, and received, lies on
   std::shared_ptr<engine::Marks> marks = nullptr;  // behind what the caller has started there
-  std::shared_ptr<Staged> staged = nullptr;  // of a call on copies of that
+  std::shared_ptr<HostCopies> host_copies = nullptr;  // of a call on copies of that
   std::shared_ptr<Check> check = nullptr;  // of a nonblocking one, whose comparison ends with it
 
   int root() const { return op.root < 0 ? 0 : int32_t(words[op.root]); }
   bool on_devices() const { return gpus[send_side] != engine::NO_GPU || gpus[recv_side] != engine::NO_GPU; }
   // True if MPI gets copies on the host of what the call has on GPUs.
   bool on_copies() const { return on_devices() && !comm.settings.devices; }
-  int64_t listed(const void* values, int i) const { return listed_at(values, i, wide); }
+  int64_t listed(const void* values, int i) const { return listed_at(values, i, large_count); }
 
   // What tells this call from others on this rank.
   std::vector<int64_t> key() const;
@@ -197,10 +198,10 @@ struct CollectiveCall : Invocation {
 };
 
 // Words of a call, or of one on copies, in which MPI has no part in some of the messages.
-class Masked {
+class RemainingCall {
  public:
-  Masked(const CollectiveCall& call, const Word* words, const std::vector<uint8_t>& sent,
-         const std::vector<uint8_t>& received);
+  RemainingCall(const CollectiveCall& call, const Word* words, const std::vector<uint8_t>& sent,
+                const std::vector<uint8_t>& received);
   const Word* words() const { return words_.data(); }
   Word* words() { return words_.data(); }
 

@@ -19,7 +19,7 @@ std::atomic<bool> checks{false};
 
 namespace {
 
-Own iallreduce("PMPI_Iallreduce"), test("PMPI_Test"), isend("PMPI_Isend"), recv("PMPI_Recv"),
+MpiFunction iallreduce("PMPI_Iallreduce"), test("PMPI_Test"), isend("PMPI_Isend"), recv("PMPI_Recv"),
     iprobe("PMPI_Iprobe"), get_count("PMPI_Get_count");
 
 // Seconds for other ranks, and for what those tell that give up as well.
@@ -160,7 +160,7 @@ std::vector<int> Check::exchange(double seconds, std::vector<std::string>* texts
 }
 
 int Check::wait() {
-  Unlocked unlocked;
+  ReleaseGil released_gil;
   const double until = engine::now() + patience;
   for (int done = 0; !done;) {
     if (int error = test.call(&request_, &done, library().ignored_status)) return error;
@@ -186,7 +186,7 @@ int Check::wait() {
 }
 
 std::string Check::difference(double seconds) {
-  Unlocked unlocked;
+  ReleaseGil released_gil;
   std::vector<std::string> texts;
   std::vector<std::vector<int64_t>> pairs;
   exchange(seconds, &texts, &pairs);

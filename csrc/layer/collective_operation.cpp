@@ -68,7 +68,7 @@ CollectiveOperation::Tasks CollectiveOperation::tasks() {
     plain_tasks_.push_back(make_request(engine_library(), request, statuses_.back().data(), 0));
     all.push_back(plain_tasks_.back());
   }
-  if (staged) staged->add_tasks(staged, &all);
+  if (host_copies) host_copies->add_tasks(host_copies, &all);
   return all;
 }
 
@@ -92,7 +92,7 @@ int CollectiveOperation::failure() {
   for (const auto& run : runs_) run->give_up();
   for (size_t i = 0; i < runs_.size(); i++)
     if (runs_[i]->broken() && runs_[i]->error())
-      return code_of(runs_[i]->error(), plan->schedules[i].kept->number());
+      return code_of(runs_[i]->error(), plan->schedules[i].python_ref->number());
   return 0;
 }
 
@@ -100,8 +100,8 @@ int CollectiveOperation::conclude() {
   int error = 0;
   for (const auto& task : plain_tasks_)
     if (!error) error = error_of(*task);
-  if (staged && !error) error = staged->code();
-  if (staged && form != persistent) staged->release();
+  if (host_copies && !error) error = host_copies->code();
+  if (host_copies && form != persistent) host_copies->release();
   if (!plan) return error;
   auto outcome = std::make_shared<Outcome>();
   outcome->name = name, outcome->accelerated = !runs_.empty();
@@ -111,15 +111,15 @@ int CollectiveOperation::conclude() {
     const engine::Run& run = *runs_[i];
     if (i) add(&outcome->stats, run.stats());
     else outcome->stats = run.stats();
-    outcome->way = plan->schedules[i].way;
-    const KeptRef& kept = plan->schedules[i].kept;
-    if (!error && !poisoned_ && run.error()) error = code_of(run.error(), kept->number());
+    outcome->decision = plan->schedules[i].decision;
+    const PythonRef& python_ref = plan->schedules[i].python_ref;
+    if (!error && !poisoned_ && run.error()) error = code_of(run.error(), python_ref->number());
   }
-  if (uncompressed) outcome->accelerated = false, outcome->way = uncompressed;
+  if (uncompressed) outcome->accelerated = false, outcome->decision = uncompressed;
   if (poisoned_) error = poisoned_;
-  if (plan->count) plan->count->add(outcome->seconds, outcome->stats.raw_nbytes, outcome->stats.wire_nbytes);
+  if (plan->trial) plan->trial->add(outcome->seconds, outcome->stats.raw_nbytes, outcome->stats.wire_nbytes);
   if (!error && comm->settings.strict && outcome->stats.fallbacks)
-    error = fallback_error(operations[name].name, outcome->stats.fallbacks, outcome->way->codec);
+    error = fallback_error(operations[name].name, outcome->stats.fallbacks, outcome->decision->codec);
   comm->add(outcome);
   outcome_ = std::move(outcome);
   runs_.clear();

@@ -34,16 +34,17 @@ class CollectiveOperation : public PendingOperation {
   std::shared_ptr<Check> check;
 
   // MPI's part: its requests, as C has them.
-  std::shared_ptr<Masked> masked;
+  std::shared_ptr<RemainingCall> remaining;
   Word plain = 0;
   std::vector<Word*> plains;
 
   double began = 0;  // when the call started
-  std::shared_ptr<const Way> uncompressed;  // why it is not compressed, if the engine carries it all the same
+  std::shared_ptr<const Decision>
+      uncompressed;  // why it is not compressed, if the engine carries it all the same
   // Things that end with it: what a persistent call is started from.
   std::vector<std::shared_ptr<void>> keep;
   // Copies on the host of what lies on GPUs, which gets what was received.
-  std::shared_ptr<Staged> staged;
+  std::shared_ptr<HostCopies> host_copies;
 
  protected:
   Tasks tasks() override;

@@ -6,7 +6,8 @@
 
 namespace compcoll {
 namespace layer {
-namespace { Own comm_get_name("PMPI_Comm_get_name"), isend("PMPI_Isend"); }  // namespace
+
+static MpiFunction comm_get_name("PMPI_Comm_get_name"), isend("PMPI_Isend");
 
 uint64_t mixed(uint64_t a, uint64_t b) {
   uint64_t x = (a ^ b * 0x9e3779b97f4a7c15) + 0x632be59bd9b4e019;

@@ -39,7 +39,7 @@ struct Settings {
 
 // Where a communicator comes from: what Python needs to know of it.
 struct Origin {
-  KeptRef kept;
+  PythonRef python_ref;
   std::shared_ptr<const Origin> parent;  // null where Python knows it
   std::vector<int> ranks;  // its ranks, as the parent counts them
   int rank = 0, size = 1;
@@ -56,7 +56,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   const Word handle;
   const int rank, size;
   const std::shared_ptr<const Origin> origin;
-  uint64_t number() const { return origin->kept->number(); }
+  uint64_t number() const { return origin->python_ref->number(); }
 
   // Calls of fewer bytes are small, and nothing else is to be looked at.
   std::atomic<uint64_t> limit{never};
@@ -82,8 +82,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
 
   // Adds a call that has ended to the sums, and reports it as the last one; or one of MPI's, with the reason.
   void add(std::shared_ptr<const Outcome> outcome);
-  void add_plain(int name, std::shared_ptr<const Way> reason);
-  Last last;
+  void add_plain(int name, std::shared_ptr<const Decision> reason);
+  LastCall last;
   std::atomic<uint64_t> accelerated{0};
 
   // Calls of each operation, of which a communicator has one at a time.
@@ -95,7 +95,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   // The communicator of frames, that where duplicates take their tags, and its own.
   std::shared_ptr<PrivateComm> frames, shared;
   CallTags tags;
-  KeptTags kept_tags;
+  PersistentTags persistent_tags;
   std::shared_ptr<Notices> notices;  // of messages
   std::atomic<uint64_t> n_made{0};  // duplicates of it
   std::atomic<int64_t> n_checked{0};  // calls that were compared
@@ -119,9 +119,9 @@ class Comm : public std::enable_shared_from_this<Comm> {
   // True if MPI may carry out a nonblocking receive of it.
   std::atomic<bool> receives_by_mpi{false};
   std::atomic<bool> gone{false};  // MPI has freed it: messages may still be under way
-  int users = 1;  // of the same settings
-  Word made_of = 0;  // the communicator that Python made it of
-  std::string words;  // its settings, in words
+  int n_wrappers = 1;  // of the same settings
+  Word origin_handle = 0;  // the communicator that Python made it of
+  std::string settings_text;  // its settings, in words
 
  private:
   struct Hash { size_t operator()(const std::vector<int64_t>& key) const; };
@@ -162,11 +162,11 @@ Comm* mark(Word handle, const Settings& settings, std::shared_ptr<const Origin> 
 
 // Makes a marked duplicate of a communicator, with its name and topology, which is freed before it;
 // collective. An error code of MPI's.
-int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin, std::string words,
-              Comm** made);
+int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin,
+              std::string settings_text, Comm** made);
 
 // A duplicate of a communicator with these settings that is in no error state; null where there is none.
-Comm* find_duplicate(Word handle, const std::string& words);
+Comm* find_duplicate(Word handle, const std::string& settings_text);
 
 // The numbers of all duplicates of a communicator.
 std::vector<uint64_t> duplicates_of(Word handle);

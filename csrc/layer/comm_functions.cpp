@@ -10,11 +10,11 @@ using namespace compcoll::layer;
 namespace {
 
 // A communicator was made of another one; MPI's error code.
-int made_of(Word parent, Word made, bool same_ranks) {
+int inherit_mark(Word parent, Word made, bool same_ranks) {
   Comm* comm = is_ours() && made != library().comm_null ? find(parent) : nullptr;
   if (!comm) return 0;
   return guarded(comm->handle, [&] {
-    if (Next::preloaded) hook_fortran();  // in a library that was loaded meanwhile
+    if (NextFunction::preloaded) hook_fortran();  // in a library that was loaded meanwhile
     return inherit(*comm, made, same_ranks);
   });
 }
@@ -32,17 +32,17 @@ bool stays(void* comm) {
 
 // mpi4py has the interpreter's lock where it duplicates a communicator for itself, for sums of objects; such
 // a duplicate is plain.
-#define C_MAKES(n, name, same_ranks)                                                    \
-  C_FUNCTION(name, (C_##n, void* made)) {                                               \
-    int error = check_named(a, #name);                                                  \
-    if (error) return error;                                                            \
-    bool hidden = false;                                                                \
-    {                                                                                   \
-      Unlocked unlocked;                                                                \
-      hidden = same_ranks && unlocked.had_lock() && is_of_hooked(CALLER);               \
-      error = next_##name(A_##n, made);                                                 \
-    }                                                                                   \
-    return error || hidden ? error : made_of(a, library().handle_at(made), same_ranks); \
+#define C_MAKES(n, name, same_ranks)                                                         \
+  C_FUNCTION(name, (C_##n, void* made)) {                                                    \
+    int error = check_named(a, #name);                                                       \
+    if (error) return error;                                                                 \
+    bool hidden = false;                                                                     \
+    {                                                                                        \
+      ReleaseGil released_gil;                                                               \
+      hidden = same_ranks && released_gil.had_lock() && is_of_hooked(CALLER);                \
+      error = next_##name(A_##n, made);                                                      \
+    }                                                                                        \
+    return error || hidden ? error : inherit_mark(a, library().handle_at(made), same_ranks); \
   }
 
 // clang-format off

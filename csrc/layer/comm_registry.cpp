@@ -16,7 +16,7 @@ namespace layer {
 
 namespace {
 
-Own comm_dup("PMPI_Comm_dup"), comm_free("PMPI_Comm_free"), comm_size("PMPI_Comm_size"),
+MpiFunction comm_dup("PMPI_Comm_dup"), comm_free("PMPI_Comm_free"), comm_size("PMPI_Comm_size"),
     comm_rank("PMPI_Comm_rank"), comm_group("PMPI_Comm_group"), comm_set_name("PMPI_Comm_set_name"),
     comm_set_attr("PMPI_Comm_set_attr"), comm_get_attr("PMPI_Comm_get_attr"),
     comm_delete_attr("PMPI_Comm_delete_attr"), comm_create_keyval("PMPI_Comm_create_keyval"),
@@ -56,7 +56,7 @@ int origin_ended(Word handle, int, void*, void*) {
   Registry& all = registry();
   std::lock_guard<std::mutex> lock(all.mutex);
   for (auto& [number, comm] : all.comms)
-    if (comm->made_of == library().handle_of(handle)) comm->made_of = 0;
+    if (comm->origin_handle == library().handle_of(handle)) comm->origin_handle = 0;
   return 0;
 }
 
@@ -83,7 +83,7 @@ void clear_ended() {
     if (comm->notices) left.push_back(comm->notices);
   some.clear();
   for (auto& one : left) {
-    if (one.use_count() == 1 && one->settled()) continue;
+    if (one.use_count() == 1 && one->is_drained()) continue;
     std::lock_guard<std::mutex> lock(registry().mutex);
     registry().left.push_back(one);
   }
@@ -160,12 +160,12 @@ bool begin(Comm& comm, std::shared_ptr<PrivateComm>* shared) {
   if (shared) {
     // Duplicates of duplicates take theirs there, too, by other threads and in another order on each rank: the
     // first of all ranks gives tags away.
-    if (comm.rank == 0) first = (*shared)->take();
+    if (comm.rank == 0) first = (*shared)->reserve_tags();
     if (bcast.call(&first, 1, library().uint64, 0, comm.handle)) return false;
   }
   comm.frames = first < 0 ? PrivateComm::make(comm.handle) : *shared;
   if (!comm.frames) return false;
-  if (first < 0) first = comm.frames->take();
+  if (first < 0) first = comm.frames->reserve_tags();
   comm.shared = comm.frames;
   if (shared) *shared = comm.frames;
   const CallTags& tags = comm.tags;
@@ -185,7 +185,7 @@ void end(Comm& comm) {
   }
   comm.frames.reset();
   comm.shared.reset();
-  comm.kept_tags = KeptTags();
+  comm.persistent_tags = PersistentTags();
   comm_delete_attr.call(comm.handle, keyval<ended>());
 }
 
@@ -213,8 +213,8 @@ Comm* mark(Word handle, const Settings& settings, std::shared_ptr<const Origin> 
   return begin(*comm, nullptr) ? add(std::move(comm)) : nullptr;
 }
 
-int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin, std::string words,
-              Comm** made) {
+int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin,
+              std::string settings_text, Comm** made) {
   clear_ended();
   const Library& mpi = library();
   Word copy = 0;
@@ -224,7 +224,7 @@ int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origi
   const std::string name = name_of(handle);
   if (!name.empty()) comm_set_name.call(copy, name.c_str());
   auto comm = std::make_shared<Comm>(copy, origin->rank, origin->size, settings, origin);
-  comm->made_of = handle, comm->words = std::move(words);
+  comm->origin_handle = handle, comm->settings_text = std::move(settings_text);
   if (!begin(*comm, nullptr) || !(*made = add(comm))) return mpi.err_other;
   void* value = nullptr;
   int known = 0;  // an attribute that is set again is deleted first
@@ -233,11 +233,12 @@ int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origi
   return comm_set_attr.call(handle, keyval<origin_ended>(), value);
 }
 
-Comm* find_duplicate(Word handle, const std::string& words) {
+Comm* find_duplicate(Word handle, const std::string& settings_text) {
   handle = library().handle_of(handle);
   std::lock_guard<std::mutex> lock(registry().mutex);
   for (auto& [number, comm] : registry().comms) {
-    if (comm->made_of == handle && comm->words == words && !comm->broken()) return comm.get();
+    if (comm->origin_handle == handle && comm->settings_text == settings_text && !comm->broken())
+      return comm.get();
   }
   return nullptr;
 }
@@ -247,7 +248,7 @@ std::vector<uint64_t> duplicates_of(Word handle) {
   std::vector<uint64_t> numbers;
   std::lock_guard<std::mutex> lock(registry().mutex);
   for (auto& [number, comm] : registry().comms)
-    if (comm->made_of == handle) numbers.push_back(number);
+    if (comm->origin_handle == handle) numbers.push_back(number);
   return numbers;
 }
 
@@ -261,7 +262,7 @@ int inherit(Comm& parent, Word made, bool same_ranks) {
   auto origin = std::make_shared<Origin>();
   comm_size.call(made, &origin->size);
   comm_rank.call(made, &origin->rank);
-  origin->kept = std::make_shared<Kept>(next_number());
+  origin->python_ref = std::make_shared<PythonObject>(next_number());
   origin->parent = parent.origin;
   if (same_ranks) {
     origin->key = mixed(parent.origin->key, ++parent.n_made);
@@ -282,15 +283,15 @@ int inherit(Comm& parent, Word made, bool same_ranks) {
 namespace {
 
 // Frees the duplicates of a communicator, and those of these.
-void free_made_of(Word handle) {
+void free_duplicates(Word handle) {
   std::vector<std::shared_ptr<Comm>> made;
   {
     std::lock_guard<std::mutex> lock(registry().mutex);
     for (auto& [number, comm] : registry().comms)
-      if (comm->made_of == handle) made.push_back(comm);
+      if (comm->origin_handle == handle) made.push_back(comm);
   }
   for (auto& comm : made) {
-    free_made_of(comm->handle);
+    free_duplicates(comm->handle);
     Word place;
     library().put_handle(comm->handle, &place);
     end(*comm);
@@ -304,11 +305,11 @@ bool before_free(Word handle) {
   handle = library().handle_of(handle);
   if (handle == library().comm_world || handle == library().comm_self) return false;  // MPI refuses that
   if (Comm* comm = find(handle)) {
-    if (--comm->users > 0) return true;
+    if (--comm->n_wrappers > 0) return true;
     end(*comm->shared_from_this());
     clear_ended();  // not with others: MPI may free them in its callbacks
   }
-  free_made_of(handle);
+  free_duplicates(handle);
   return false;
 }
 

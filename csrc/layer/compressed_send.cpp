@@ -12,18 +12,18 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own isend("PMPI_Isend"), issend("PMPI_Issend");
+MpiFunction isend("PMPI_Isend"), issend("PMPI_Issend");
 
 // Larger chunks may go in one direction at a time on any MPI, and smaller ones on Open MPI.
 constexpr uint64_t both_ways_nbytes = 1 << 20;
 
 }  // namespace
 
-Outgoing::~Outgoing() {
+CompressedSend::~CompressedSend() {
   if (run_) the_engine().forget(run_);
 }
 
-engine::Error Outgoing::encode_first(engine::Frame* frame) {
+engine::Error CompressedSend::encode_first(engine::Frame* frame) {
   const ChunkLayout& layout = chunks->layout;
   const engine::Place& place = buffer_->place;
   const uint64_t nbytes = layout.first * layout.itemsize;
@@ -46,13 +46,13 @@ engine::Error Outgoing::encode_first(engine::Frame* frame) {
   if (error_) error.problem = engine::Problem::DEVICE, error.fault = buffer_->on_gpu.gpu->fault();
   else error = engine::Coder(chunks->coding, the_engine().pool()).encode(block, 0, {nullptr, 0, 0}, frame);
   stats_.encode_seconds += engine::now() - start;
-  if (error && !error_) error_ = code_of(error, chunks->kept->number());
+  if (error && !error_) error_ = code_of(error, chunks->python_ref->number());
   if (error) frame->nbytes = 0;
   if (staged && copies.done()) engine::pinned().put(staged, 0);
   return error;
 }
 
-int Outgoing::begin(int dest, int tag, bool synchronous) {
+int CompressedSend::begin(int dest, int tag, bool synchronous) {
   const Library& mpi = library();
   const ChunkLayout& layout = chunks->layout;
   Notices& notices = *comm_->notices;
@@ -96,18 +96,18 @@ int Outgoing::begin(int dest, int tag, bool synchronous) {
   return 0;
 }
 
-std::vector<std::shared_ptr<engine::Task>> Outgoing::tasks() const {
+std::vector<std::shared_ptr<engine::Task>> CompressedSend::tasks() const {
   std::vector<std::shared_ptr<engine::Task>> all;
   if (run_) all.push_back(run_);
   if (first_task_) all.push_back(first_task_);
   return all;
 }
 
-int Outgoing::conclude() {
+int CompressedSend::conclude() {
   if (run_) {
     add(&stats_, run_->stats());
     raise_bound(run_->stats().encoded, &stats_.bound);
-    if (!error_ && run_->error()) error_ = code_of(run_->error(), chunks->kept->number());
+    if (!error_ && run_->error()) error_ = code_of(run_->error(), chunks->python_ref->number());
   }
   if (!error_) error_ = error_of(*first_task_);
   run_.reset();

@@ -12,11 +12,12 @@ namespace compcoll {
 namespace layer {
 
 // A message on its way out, compressed.
-class Outgoing {
+class CompressedSend {
  public:
-  Outgoing(std::shared_ptr<Comm> comm, std::shared_ptr<const MessageChunks> chunks, BufferRef buffer)
+  CompressedSend(std::shared_ptr<Comm> comm, std::shared_ptr<const MessageChunks> chunks,
+                 MessageBufferRef buffer)
       : chunks(std::move(chunks)), comm_(std::move(comm)), buffer_(std::move(buffer)) {}
-  ~Outgoing();
+  ~CompressedSend();
   // MPI's code; nothing has begun where the first message would be longer than all values.
   int begin(int dest, int tag, bool synchronous);
   bool has_begun() const { return !first_.empty(); }
@@ -32,7 +33,7 @@ class Outgoing {
   engine::Error encode_first(engine::Frame* frame);
 
   const std::shared_ptr<Comm> comm_;
-  const BufferRef buffer_;
+  const MessageBufferRef buffer_;
   FirstMessage first_;
   Word request_ = 0;
   alignas(8) char status_[most_nbytes_of_status] = {};

@@ -21,7 +21,7 @@ bool never_interrupted() { return false; }
 
 int code_for(const engine::DeviceFault& fault) { return code_of(library().err_other, fault.text()); }
 
-Own topo_test("PMPI_Topo_test"), cartdim_get("PMPI_Cartdim_get"), comm_rank("PMPI_Comm_rank"),
+MpiFunction topo_test("PMPI_Topo_test"), cartdim_get("PMPI_Cartdim_get"), comm_rank("PMPI_Comm_rank"),
     graph_neighbors_count("PMPI_Graph_neighbors_count"),
     dist_graph_neighbors_count("PMPI_Dist_graph_neighbors_count");
 
@@ -65,15 +65,15 @@ int gpu_of(const CollectiveCall& call, SideName name) {
 
 int find_devices(CollectiveCall& call) {
   if (!engine::driver()) return 0;
-  Unlocked unlocked;  // mpi4py makes some calls with the interpreter's lock
+  ReleaseGil released_gil;  // mpi4py makes some calls with the interpreter's lock
   for (SideName side : {send_side, recv_side}) call.gpus[side] = gpu_of(call, side);
   if (!call.on_devices()) return 0;
   bool refused = false;
-  const int code = mark({call.gpus[send_side], call.gpus[recv_side]}, &call.marks, &refused);
+  const int code = record_stream_events({call.gpus[send_side], call.gpus[recv_side]}, &call.marks, &refused);
   return refused ? code : 0;
 }
 
-int mark(const std::vector<int>& gpus, MarksRef* marks, bool* refused) {
+int record_stream_events(const std::vector<int>& gpus, MarksRef* marks, bool* refused) {
   if (std::all_of(gpus.begin(), gpus.end(), [](int gpu) { return gpu == engine::NO_GPU; })) return 0;
   *marks = std::make_shared<engine::Marks>();
   engine::DeviceFault first;
@@ -122,7 +122,7 @@ void Copies::start() {
       gpu.rows_to_device(range.on_device, range.on_host, range.nbytes, range.rows, range.stride,
                          found->stream);
   }
-  for (const Stream& one : streams_) {
+  for (const CopyStream& one : streams_) {
     engine::Within within(*one.gpu);
     one.gpu->record(one.event, one.stream);
   }
@@ -130,11 +130,11 @@ void Copies::start() {
 
 // Whether the copies have ended.
 void Copies::look() {
-  for (const Stream& one : streams_) {
+  for (const CopyStream& one : streams_) {
     engine::Within within(*one.gpu);
     if (!one.gpu->has_come(one.event)) return;
   }
-  for (const Stream& one : streams_) {
+  for (const CopyStream& one : streams_) {
     if (one.gpu->failed() && !code_) code_ = code_for(one.gpu->fault());
     one.gpu->put_event(one.event);
     one.gpu->put_stream(one.stream);
@@ -163,7 +163,7 @@ int Copies::wait(bool alone) {
   while (!done_ && (alone || engine::now() < until))
     if (!step()) sched_yield();
   if (done_) return code_;
-  Unlocked unlocked;
+  ReleaseGil released_gil;
   const std::shared_ptr<engine::Task> self(std::shared_ptr<void>(), this);
   const engine::End end =
       the_engine().wait({self}, std::numeric_limits<double>::infinity(), never_interrupted);
@@ -177,9 +177,9 @@ int Copies::wait(bool alone) {
 namespace {
 
 // Bytes of a buffer on a GPU, as offsets from its address, and whether they are copied to the host and back.
-struct Span {
+struct CopySpan {
   int64_t first, end;
-  bool taken, given;
+  bool to_host, to_device;
 };
 
 // The blocks that MPI looks at.
@@ -199,7 +199,8 @@ constexpr uint64_t least_own_nbytes = 256 << 10;
 bool mpi_has_own(const Operation& op) { return op.root < 0 && !(op.pairs && op.listed); }
 
 // The bytes over which a block stretches; `in_parts`: those of its bytes alone come back.
-Span span_of(const CollectiveCall& call, const Block& block, SideName list, bool has_gaps, bool in_parts) {
+CopySpan span_of(const CollectiveCall& call, const Block& block, SideName list, bool has_gaps,
+                 bool in_parts) {
   const Operation& op = call.op;
   const int64_t lower =
       block.displ + std::min<int64_t>(0, (block.entries - 1) * block.type->extent) + block.type->lower;
@@ -214,10 +215,10 @@ Span span_of(const CollectiveCall& call, const Block& block, SideName list, bool
 
 // Adds the spans that are wanted, in their order, to what is copied between a buffer on a GPU and memory of the
 // host, where the byte at `first` is the first one; what touches or overlaps is one range.
-void add_spans(const std::vector<Span>& spans, bool Span::* wanted, Word buffer, uint8_t* memory,
+void add_spans(const std::vector<CopySpan>& spans, bool CopySpan::* wanted, Word buffer, uint8_t* memory,
                int64_t first, int gpu, Copies* copies) {
   bool any = false;
-  for (const Span& span : spans) {
+  for (const CopySpan& span : spans) {
     if (!(span.*wanted)) continue;
     const Word device = buffer + Word(span.first), stop = device + Word(span.end - span.first);
     if (any && device <= copies->ranges.back().on_device + copies->ranges.back().nbytes) {
@@ -233,13 +234,13 @@ void add_spans(const std::vector<Span>& spans, bool Span::* wanted, Word buffer,
 }  // namespace
 
 // Parts of a buffer that are copied.
-struct Staged::Side {
-  std::vector<Span> spans;
+struct HostCopies::Side {
+  std::vector<CopySpan> spans;
   std::vector<BlockMemory> parts;  // received with gaps between their bytes
 };
 
-Staged::Staged(const CollectiveCall& call, const std::vector<uint8_t>& sent,
-               const std::vector<uint8_t>& received, bool all)
+HostCopies::HostCopies(const CollectiveCall& call, const std::vector<uint8_t>& sent,
+                       const std::vector<uint8_t>& received, bool all)
     : words_(call, call.words, {}, {}), gpus_{call.gpus[send_side], call.gpus[recv_side]} {
   const Operation& op = call.op;
   std::vector<Block> blocks[2];
@@ -257,19 +258,19 @@ Staged::Staged(const CollectiveCall& call, const std::vector<uint8_t>& sent,
       const bool is_gone = (i < gone[list]->size() && (*gone[list])[i]) || (stays && !mpi_has_own(op));
       if (!memory.any || gpus_[block.side] == engine::NO_GPU || is_gone) continue;
       const bool in_parts = memory.layout && block.type->known;
-      Span span = span_of(call, block, list, bool(memory.layout), in_parts);
+      CopySpan span = span_of(call, block, list, bool(memory.layout), in_parts);
       if (stays && (list == recv_side || op.send_many))  // else other ranks get it too
-        span.taken = span.given = false;
+        span.to_host = span.to_device = false;
       sides[block.side].spans.push_back(span);
       if (list == recv_side && in_parts) sides[block.side].parts.push_back(memory);
     }
   }
   for (SideName side : {send_side, recv_side})
-    if (!sides[side].spans.empty()) stage(call, side, &sides[side]);
+    if (!sides[side].spans.empty()) replace_buffer(call, side, &sides[side]);
 }
 
 // Copies the rank's own block on GPUs, beside MPI, where both its sides are runs of as many bytes.
-void Staged::keep_own(const CollectiveCall& call, const std::vector<Block>& blocks_received) {
+void HostCopies::keep_own(const CollectiveCall& call, const std::vector<Block>& blocks_received) {
   const Operation& op = call.op;
   Block sent, received;
   if (op.reduction >= 0 || op.neighbours || !call.own(&sent, &received)) return;
@@ -292,58 +293,62 @@ void Staged::keep_own(const CollectiveCall& call, const std::vector<Block>& bloc
   } else {
     std::vector<uint8_t> own(size_t(call.comm.size));
     own[size_t(call.comm.rank)] = 1;
-    words_ = Masked(call, call.words, own, own);
+    words_ = RemainingCall(call, call.words, own, own);
   }
 }
 
 // Gives MPI memory of the host in place of a buffer on a GPU.
-void Staged::stage(const CollectiveCall& call, SideName name, Side* side) {
-  std::vector<Span>& spans = side->spans;
+void HostCopies::replace_buffer(const CollectiveCall& call, SideName name, Side* side) {
+  std::vector<CopySpan>& spans = side->spans;
   const int at = name == send_side ? call.op.send.buf : call.op.recv.buf, gpu = gpus_[name];
   int64_t first = spans[0].first, end = spans[0].end;
-  for (const Span& span : spans) first = std::min(first, span.first), end = std::max(end, span.end);
+  for (const CopySpan& span : spans) first = std::min(first, span.first), end = std::max(end, span.end);
   engine::Gpu::of(gpu);  // in whose context pinned memory is allocated
   memory_[name] = engine::pinned().get(uint64_t(end - first));
   words_.words()[at] = reinterpret_cast<Word>(memory_[name]) - Word(first);
-  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.first < b.first; });
-  add_spans(spans, &Span::taken, call.words[at], memory_[name], first, gpu, &taken_);
-  add_spans(spans, &Span::given, call.words[at], memory_[name], first, gpu, &given_);
+  std::sort(spans.begin(), spans.end(),
+            [](const CopySpan& a, const CopySpan& b) { return a.first < b.first; });
+  add_spans(spans, &CopySpan::to_host, call.words[at], memory_[name], first, gpu, &to_host_copies_);
+  add_spans(spans, &CopySpan::to_device, call.words[at], memory_[name], first, gpu, &to_device_copies_);
   for (const BlockMemory& part : side->parts)
-    given_.add(*part.layout, part.offset, 0, part.nbytes, call.words[at], memory_[name] - first, gpu);
+    to_device_copies_.add(*part.layout, part.offset, 0, part.nbytes, call.words[at], memory_[name] - first,
+                          gpu);
 }
 
-Staged::~Staged() {
+HostCopies::~HostCopies() {
   if (!own_.code()) own_.wait();  // of a call that MPI has refused
   release();
 }
 
-void Staged::take(MarksRef marks) {
+void HostCopies::copy_to_host(MarksRef marks) {
   marks_ = std::move(marks);
-  taken_.begin(marks_);
-  code_ = taken_.wait();
+  to_host_copies_.begin(marks_);
+  code_ = to_host_copies_.wait();
   if (!code_) own_.begin(marks_);
 }
 
-void Staged::give_back() {
+void HostCopies::copy_to_device() {
   if (code_) return;
-  given_.begin(marks_);
-  given_.wait();
+  to_device_copies_.begin(marks_);
+  to_device_copies_.wait();
   own_.wait();
 }
 
-void Staged::release() {
+void HostCopies::release() {
   marks_.reset();
-  if (!taken_.done() || !given_.done()) return;  // a GPU may still use the memory, which is kept
+  if (!to_host_copies_.done() || !to_device_copies_.done())
+    return;  // a GPU may still use the memory, which is kept
   for (uint8_t*& memory : memory_) {
     if (memory) engine::pinned().put(memory, 0);
     memory = nullptr;
   }
 }
 
-void Staged::add_tasks(std::shared_ptr<Staged> self, std::vector<std::shared_ptr<engine::Task>>* tasks) {
+void HostCopies::add_tasks(std::shared_ptr<HostCopies> self,
+                           std::vector<std::shared_ptr<engine::Task>>* tasks) {
   if (code_) return;
-  given_.begin(marks_, *tasks);
-  for (Copies* copies : {&own_, &given_}) tasks->emplace_back(self, copies);
+  to_device_copies_.begin(marks_, *tasks);
+  for (Copies* copies : {&own_, &to_device_copies_}) tasks->emplace_back(self, copies);
 }
 
 }  // namespace layer

@@ -17,7 +17,7 @@ int find_devices(CollectiveCall& call);
 
 // Events behind what the caller has started on GPUs; MPI's code, of a stream that is being captured or a GPU
 // that has failed.
-int mark(const std::vector<int>& gpus, MarksRef* marks, bool* refused);
+int record_stream_events(const std::vector<int>& gpus, MarksRef* marks, bool* refused);
 
 // Copies between memory of GPUs and pinned memory of the host, or on GPUs, behind marks.
 class Copies : public engine::Task {
@@ -49,7 +49,7 @@ class Copies : public engine::Task {
   int code() const { return code_; }
 
  private:
-  struct Stream {
+  struct CopyStream {
     engine::Gpu* gpu;
     void *stream, *event;
   };
@@ -59,47 +59,47 @@ class Copies : public engine::Task {
   const bool to_host_;
   MarksRef marks_;
   std::vector<std::shared_ptr<engine::Task>> before_;
-  std::vector<Stream> streams_;
+  std::vector<CopyStream> streams_;
   std::atomic<bool> begun_{false}, done_{true};
   int code_ = 0;
 };
 
 // Copies on the host of what a call has on GPUs. What a rank sends to itself is copied there, where it can be.
-class Staged {
+class HostCopies {
  public:
   // `sent` and `received` say of a call that pairs decide with which ranks MPI has no messages; none where they
   // are empty. `all`: the rank's own block is copied to the host too.
-  Staged(const CollectiveCall& call, const std::vector<uint8_t>& sent, const std::vector<uint8_t>& received,
-         bool all = false);
+  HostCopies(const CollectiveCall& call, const std::vector<uint8_t>& sent,
+             const std::vector<uint8_t>& received, bool all = false);
   // Nothing is copied, but what the caller has started on its GPUs is waited for.
-  explicit Staged(const CollectiveCall& call) : words_(call, call.words, {}, {}) {
+  explicit HostCopies(const CollectiveCall& call) : words_(call, call.words, {}, {}) {
     for (int gpu : call.gpus)
-      if (gpu != engine::NO_GPU) taken_.ranges.push_back({0, nullptr, 0, gpu});
+      if (gpu != engine::NO_GPU) to_host_copies_.ranges.push_back({0, nullptr, 0, gpu});
   }
-  ~Staged();
-  Staged(const Staged&) = delete;
+  ~HostCopies();
+  HostCopies(const HostCopies&) = delete;
   const Word* words() const { return words_.words(); }
   // Takes what is sent, behind marks, and begins what stays on GPUs. After an error MPI is to carry the call
   // out all the same, as the other ranks wait for that.
-  void take(MarksRef marks);
+  void copy_to_host(MarksRef marks);
   // Gives back what was received, at once, or behind other tasks.
-  void give_back();
-  void add_tasks(std::shared_ptr<Staged> self, std::vector<std::shared_ptr<engine::Task>>* tasks);
+  void copy_to_device();
+  void add_tasks(std::shared_ptr<HostCopies> self, std::vector<std::shared_ptr<engine::Task>>* tasks);
   std::vector<int> gpus() const { return {gpus_, gpus_ + 2}; }
   // The copies are used no more.
   void release();
   // The first error.
-  int code() const { return code_ ? code_ : own_.code() ? own_.code() : given_.code(); }
+  int code() const { return code_ ? code_ : own_.code() ? own_.code() : to_device_copies_.code(); }
 
  private:
   struct Side;
   void keep_own(const CollectiveCall& call, const std::vector<Block>& blocks_received);
-  void stage(const CollectiveCall& call, SideName name, Side* side);
+  void replace_buffer(const CollectiveCall& call, SideName name, Side* side);
 
-  Masked words_;
+  RemainingCall words_;
   int gpus_[2] = {engine::NO_GPU, engine::NO_GPU};
   uint8_t* memory_[2] = {};
-  Copies taken_{true}, own_{false}, given_{false};
+  Copies to_host_copies_{true}, own_{false}, to_device_copies_{false};
   MarksRef marks_;
   int code_ = 0;
 };

@@ -37,7 +37,7 @@ bool start_threads() {
 
 void stop_engine() {
   if (!process_engine) return;
-  Unlocked unlocked;
+  ReleaseGil released_gil;
   process_engine->stop();
 }
 
@@ -52,11 +52,11 @@ std::string late_text() {
 const engine::Library& engine_library() {
   static const engine::Library found = [] {
     engine::Library made = {};
-    made.isend = own("PMPI_Isend"), made.irecv = own("PMPI_Irecv");
-    made.testsome = own("PMPI_Testsome"), made.test = own("PMPI_Test");
-    made.iprobe = own("PMPI_Iprobe");
-    made.get_count = own("PMPI_Get_count");
-    made.grequest_complete = own("PMPI_Grequest_complete");
+    made.isend = library_symbol("PMPI_Isend"), made.irecv = library_symbol("PMPI_Irecv");
+    made.testsome = library_symbol("PMPI_Testsome"), made.test = library_symbol("PMPI_Test");
+    made.iprobe = library_symbol("PMPI_Iprobe");
+    made.get_count = library_symbol("PMPI_Get_count");
+    made.grequest_complete = library_symbol("PMPI_Grequest_complete");
     const Library& mpi = library();
     made.handle_nbytes = mpi.handle_nbytes(), made.status_nbytes = mpi.status_nbytes;
     made.status_error_offset = mpi.status_error_offset;

@@ -24,8 +24,8 @@ std::vector<Function>& functions() {
 extern "C" __attribute__((visibility("default"))) void* compcoll_preloaded(void* (*behind)(const char*),
                                                                            bool (*is_own)(const void*),
                                                                            const char* name) {
-  if (!Next::preloaded) {
-    Next::preloaded = true, Next::behind = behind, Next::is_preloads = is_own;
+  if (!NextFunction::preloaded) {
+    NextFunction::preloaded = true, NextFunction::behind = behind, NextFunction::is_preloads = is_own;
     hook_fortran();
   }
   for (const Function& function : functions())
@@ -36,35 +36,35 @@ extern "C" __attribute__((visibility("default"))) void* compcoll_preloaded(void*
 namespace {
 
 // Any call.
-COMPCOLL_INLINE bool try_accelerate(Name name, Form form, bool wide, const Word* words, int n, Next& next,
-                                    const void* caller, int* error) {
+COMPCOLL_INLINE bool enter_unless_small(Name name, Form form, bool large_count, const Word* words, int n,
+                                        NextFunction& next, const void* caller, int* error) {
   Comm* comm = look_up(words[operations[name].comm]);
   uint64_t message_nbytes = 0;
   if (!comm || (name >= n_accelerated ? !looks_at_all && !recorder.on()
-                                      : is_small(name, form, words, wide, *comm, &message_nbytes)))
+                                      : is_small(name, form, words, large_count, *comm, &message_nbytes)))
     return false;
   if (!is_ours()) return false;
-  *error = enter_collective({name, form, wide, words, n, *comm, next, caller}, message_nbytes);
+  *error = enter_collective({name, form, large_count, words, n, *comm, next, caller}, message_nbytes);
   return true;
 }
 
 }  // namespace
 
 // A function, which MPI may lack.
-#define C_TAKES(symbol, name, form, wide, parameters, arguments)                                 \
-  C_FUNCTION(symbol, parameters) {                                                               \
-    const Word words[] = {arguments};                                                            \
-    constexpr int n = sizeof words / sizeof *words;                                              \
-    int error;                                                                                   \
-    if (try_accelerate(name, form, wide, words, n, next_##symbol, CALLER, &error)) return error; \
-    return next_##symbol.exists() ? next_##symbol(arguments) : unavailable;                      \
+#define C_TAKES(symbol, name, form, large_count, parameters, arguments)                                     \
+  C_FUNCTION(symbol, parameters) {                                                                          \
+    const Word words[] = {arguments};                                                                       \
+    constexpr int n = sizeof words / sizeof *words;                                                         \
+    int error;                                                                                              \
+    if (enter_unless_small(name, form, large_count, words, n, next_##symbol, CALLER, &error)) return error; \
+    return next_##symbol.exists() ? next_##symbol(arguments) : unavailable;                                 \
   }
 
 // The three forms of a collective; of a persistent one, an `info` comes before the request.
-#define C_FORMS(n, name, method, suffix, wide)                                                   \
-  C_TAKES(name##suffix, name, blocking, wide, (C_##n), A_##n)                                    \
-  C_TAKES(method##suffix, name, nonblocking, wide, (C_##n, Word request), WORDS(A_##n, request)) \
-  C_TAKES(name##_init##suffix, name, persistent, wide, (C_##n, Word info, Word request),         \
+#define C_FORMS(n, name, method, suffix, large_count)                                                   \
+  C_TAKES(name##suffix, name, blocking, large_count, (C_##n), A_##n)                                    \
+  C_TAKES(method##suffix, name, nonblocking, large_count, (C_##n, Word request), WORDS(A_##n, request)) \
+  C_TAKES(name##_init##suffix, name, persistent, large_count, (C_##n, Word info, Word request),         \
           WORDS(A_##n, info, request))
 #define WORDS(...) __VA_ARGS__
 

@@ -17,13 +17,15 @@ namespace layer {
 struct Function {
   const char* name;  // MPI's
   void* function;
-  Next* next;
+  NextFunction* next;
 };
 
 std::vector<Function>& functions();
 
 struct Registered {
-  Registered(const char* name, void* function, Next* next) { functions().push_back({name, function, next}); }
+  Registered(const char* name, void* function, NextFunction* next) {
+    functions().push_back({name, function, next});
+  }
 };
 
 // What an MPI library has no function for: the code by which mpi4py, which looks for names, tells that.
@@ -41,7 +43,7 @@ inline bool is_ours() { return !reentrant && is_enabled.load(std::memory_order_r
 
 // A function, and what comes behind it as `next`.
 #define C_FUNCTION(symbol, parameters)                                              \
-  static compcoll::layer::Next next_##symbol("MPI_" #symbol);                       \
+  static compcoll::layer::NextFunction next_##symbol("MPI_" #symbol);               \
   extern "C" int layer_MPI_##symbol parameters;                                     \
   static compcoll::layer::Registered registered_##symbol(                           \
       "MPI_" #symbol, reinterpret_cast<void*>(layer_MPI_##symbol), &next_##symbol); \

@@ -14,7 +14,7 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own add_error_class("PMPI_Add_error_class"), add_error_code("PMPI_Add_error_code"),
+MpiFunction add_error_class("PMPI_Add_error_class"), add_error_code("PMPI_Add_error_code"),
     add_error_string("PMPI_Add_error_string"), comm_call_errhandler("PMPI_Comm_call_errhandler");
 
 // Codes of a class, and characters of a text, at most: MPI has room for so many everywhere.

@@ -56,20 +56,20 @@ void prepare_for_exceptions();
 // Runs the body of an MPI function. An exception becomes an MPI error, raised with the communicator's error
 // handler. In a collective the communicator fails as well: this rank may not have taken the tags of the call,
 // or may not have sent its frames.
-template <class Work>
-int guarded(Word comm, Work&& work) {
+template <class Body>
+int guarded(Word comm, Body&& body) {
   int code;
   try {
-    return work();
+    return body();
   } catch (...) { code = code_of_exception(); }
   return raise(comm, code);
 }
 int failed_in_collective(Comm& comm) noexcept;
-template <class Work>
-int guarded(Comm& comm, Work&& work) {
+template <class Body>
+int guarded(Comm& comm, Body&& body) {
   int code;
   try {
-    return work();
+    return body();
   } catch (...) { code = failed_in_collective(comm); }
   return raise(comm, code);
 }

@@ -27,7 +27,7 @@ void add_halves(const void* theirs, void* ours, const int* n, const void*) {
 }  // namespace
 
 Word sum_of_halves(uint32_t element) {
-  static Own op_create("PMPI_Op_create");
+  static MpiFunction op_create("PMPI_Op_create");
   Word made = 0;
   const auto add = element == FLOAT16 ? &add_halves<FLOAT16> : &add_halves<BFLOAT16>;
   return op_create.call(add, 1, &made) ? 0 : library().handle_of(made);

@@ -159,7 +159,7 @@ int hook(void* handle, std::string* problem) {
     const Function& function = *found->second;
     void* there = *slot;
     const bool served = is_served(name);
-    if (there && Next::preloaded && Next::is_preloads(there)) {
+    if (there && NextFunction::preloaded && NextFunction::is_preloads(there)) {
       // mpi4py looks for names that an MPI may lack.
       if (!served && !function.next->exists()) write(object, slot, nullptr);
       n_hooked++;
@@ -230,7 +230,7 @@ void hook_fortran() {
   n_loaded = all.n_loaded;
   if (all.found.empty()) return;
   // Some functions of later ones write to MPI's own request behind the call.
-  if (own("PMPI_Alltoall_init")) return say_not_served();
+  if (library_symbol("PMPI_Alltoall_init")) return say_not_served();
   const auto wanted = functions_by_name();
   for (const Object& object : all.found) {
     visit_slots(object, [&](const char* name, void** slot) {

@@ -160,7 +160,7 @@ bool is_python() {
 const std::string& job_settings() { return settings; }
 
 void leave_environment() {
-  if (!Next::preloaded) return;
+  if (!NextFunction::preloaded) return;
   set_variable(settings_name, "");
   set_variable("LD_PRELOAD", other_preloads());
 }

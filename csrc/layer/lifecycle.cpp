@@ -20,7 +20,7 @@ constexpr double last_seconds = 1;
 int asked = -1;  // the level of threads that the program asked for, where it has another one
 bool has_begun = false;  // for a program that may begin MPI itself
 
-Own query_thread("PMPI_Query_thread");
+MpiFunction query_thread("PMPI_Query_thread");
 
 }  // namespace
 
@@ -43,7 +43,7 @@ int mpi_ends(Word, int, void*, void*) {
 }  // namespace
 
 void watch_end() {
-  static Own create("PMPI_Comm_create_keyval"), set("PMPI_Comm_set_attr");
+  static MpiFunction create("PMPI_Comm_create_keyval"), set("PMPI_Comm_set_attr");
   static const bool watched = [] {
     int key = 0;
     void* const nothing = nullptr;
@@ -67,7 +67,7 @@ void end_layer() {
   stop_engine();
   end_comms();
   is_enabled = false;
-  Unlocked::save = nullptr;  // in an interpreter that ends nobody can tell who has the lock
+  ReleaseGil::save = nullptr;  // in an interpreter that ends nobody can tell who has the lock
 }
 
 }  // namespace layer
@@ -92,7 +92,7 @@ C_FUNCTION(Init_thread, (int* argc, char*** argv, int required, int* provided)) 
     if (provided) *provided = asked;
   }
   // Names that MPI lacks are there where the layer is preloaded, but mpi4py looks for them.
-  if (Next::preloaded && is_python()) hook_caller(CALLER);
+  if (NextFunction::preloaded && is_python()) hook_caller(CALLER);
   // Where Python runs already, it may be in the midst of importing mpi4py, which calls this.
   return reentrant || !is_enabled || is_python() ? 0 : guarded(library().comm_world, begin_program);
 }

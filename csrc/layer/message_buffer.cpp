@@ -10,8 +10,8 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free"), pack("PMPI_Pack"), sendrecv("PMPI_Sendrecv"),
-    type_commit("PMPI_Type_commit"), type_contiguous("PMPI_Type_contiguous"),
+MpiFunction type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free"), pack("PMPI_Pack"),
+    sendrecv("PMPI_Sendrecv"), type_commit("PMPI_Type_commit"), type_contiguous("PMPI_Type_contiguous"),
     type_hvector("PMPI_Type_create_hvector"), type_hindexed("PMPI_Type_create_hindexed"),
     type_struct("PMPI_Type_create_struct");
 
@@ -58,7 +58,7 @@ Range stretch_of(Word address, int64_t count, Word type) {
   return its ? stretch_of(address, count, *its) : Range{};
 }
 
-Buffer::Buffer(Word address, int64_t count, Word type, bool sent)
+MessageBuffer::MessageBuffer(Word address, int64_t count, Word type, bool sent)
     : address(address), handle(library().handle_of(type)), count(count), sent_(sent) {
   type_ = type_of(handle);
   if (!type_) return;
@@ -70,7 +70,7 @@ Buffer::Buffer(Word address, int64_t count, Word type, bool sent)
   const Range stretch = stretch_of(address, count, *type_);
   lower_ = reinterpret_cast<Word>(stretch.begin), stretch_ = uint64_t(stretch.end - stretch.begin);
   if (nbytes) gpu = engine::gpu_of(reinterpret_cast<void*>(lower_));
-  if (on_device()) code_ = mark({gpu}, &marks_, &refused_);
+  if (on_device()) code_ = record_stream_events({gpu}, &marks_, &refused_);
   if (known && nbytes) {
     const Piece piece = type_->many(count);
     place = engine::Place(reinterpret_cast<uint8_t*>(address + Word(piece.offset)),
@@ -81,18 +81,18 @@ Buffer::Buffer(Word address, int64_t count, Word type, bool sent)
   on_gpu.gpu = engine::Gpu::of(gpu);
 }
 
-void Buffer::mirror() {
-  if (!on_device() || mirror_) return;
+void MessageBuffer::use_host_copy() {
+  if (!on_device() || host_copy_) return;
   engine::Gpu::of(gpu);  // in whose context pinned memory is allocated
-  mirror_ = engine::pinned().get(stretch_);
-  const Word offset = reinterpret_cast<Word>(mirror_) - lower_;
+  host_copy_ = engine::pinned().get(stretch_);
+  const Word offset = reinterpret_cast<Word>(host_copy_) - lower_;
   address += offset;
   if (place.data) place.data += offset;
   // Where it is not known what lies between its bytes, that is given back as it was.
-  if (!sent_ && !known) take();
+  if (!sent_ && !known) copy_to_host();
 }
 
-Buffer::Buffer(std::vector<uint8_t> bytes, const Buffer& like)
+MessageBuffer::MessageBuffer(std::vector<uint8_t> bytes, const MessageBuffer& like)
     : handle(library().byte),
       count(int64_t(bytes.size())),
       nbytes(bytes.size()),
@@ -105,33 +105,34 @@ Buffer::Buffer(std::vector<uint8_t> bytes, const Buffer& like)
   place = engine::Place(bytes_.data());
 }
 
-Buffer::~Buffer() {
-  if (mirror_ && !lost_) engine::pinned().put(mirror_, 0);
+MessageBuffer::~MessageBuffer() {
+  if (host_copy_ && !lost_) engine::pinned().put(host_copy_, 0);
   for (Word* type : {&kept_, &of_bytes_})
     if (*type) type_free.call(type);
 }
 
-int Buffer::take() { return !on_device() || code_ ? code_ : code_ = copy(true, all, false); }
+int MessageBuffer::copy_to_host() { return !on_device() || code_ ? code_ : code_ = copy(true, all, false); }
 
-int Buffer::give_back(uint64_t nbytes) {
-  return !mirror_ || code_ ? code_ : copy(false, nbytes, true);  // by a thread that has others to look after
+int MessageBuffer::copy_to_device(uint64_t nbytes) {
+  return !host_copy_ || code_ ? code_
+                              : copy(false, nbytes, true);  // by a thread that has others to look after
 }
 
-int Buffer::copy(bool to_host, uint64_t nbytes, bool alone) {
+int MessageBuffer::copy(bool to_host, uint64_t nbytes, bool alone) {
   Copies copies(to_host);
   const uint64_t n = std::min(nbytes, this->nbytes);
-  const Word first = Word(place.data - mirror_);
-  if (!mirror_) copies.ranges.push_back({lower_, nullptr, 0, gpu});
-  else if (is_run()) copies.ranges.push_back({lower_ + first, mirror_ + first, n, gpu});
-  else if (to_host || !known) copies.ranges.push_back({lower_, mirror_, stretch_, gpu});
-  else copies.add(*place.layout, 0, 0, n, lower_ + first, mirror_ + first, gpu);
+  const Word first = Word(place.data - host_copy_);
+  if (!host_copy_) copies.ranges.push_back({lower_, nullptr, 0, gpu});
+  else if (is_run()) copies.ranges.push_back({lower_ + first, host_copy_ + first, n, gpu});
+  else if (to_host || !known) copies.ranges.push_back({lower_, host_copy_, stretch_, gpu});
+  else copies.add(*place.layout, 0, 0, n, lower_ + first, host_copy_ + first, gpu);
   copies.begin(marks_);
   const int code = copies.wait(alone);
   lost_ = !copies.done();
   return code;
 }
 
-std::vector<uint8_t> Buffer::packed() const {
+std::vector<uint8_t> MessageBuffer::packed() const {
   std::vector<uint8_t> bytes(nbytes);
   int position = 0;
   if (!known)
@@ -141,20 +142,20 @@ std::vector<uint8_t> Buffer::packed() const {
   return bytes;
 }
 
-void Buffer::unpack(const uint8_t* bytes, uint64_t n) {
+void MessageBuffer::unpack(const uint8_t* bytes, uint64_t n) {
   if (!known) return unpack_by_mpi(bytes, n, address);
   if (place.layout) scatter(*place.layout, place.data, 0, n, bytes);
   else if (n) memcpy(place.data, bytes, n);
 }
 
-Range Buffer::range(uint64_t n) const {
+Range MessageBuffer::range(uint64_t n) const {
   if (on_device() || !nbytes) return {};
   if (is_run()) return {place.data, place.data + std::min(n, nbytes)};
   auto first = reinterpret_cast<uint8_t*>(lower_);
   return {first, first + stretch_};
 }
 
-void Buffer::each_stretch(const uint8_t* bytes, uint64_t n, const Landing::Write& visit) const {
+void MessageBuffer::each_stretch(const uint8_t* bytes, uint64_t n, const Landing::Write& visit) const {
   if (is_run()) return visit(place.data, bytes, n);
   if (known) {
     engine::each_run(*place.layout, 0, 0, n,
@@ -174,21 +175,21 @@ void Buffer::each_stretch(const uint8_t* bytes, uint64_t n, const Landing::Write
 }
 
 // By a message to itself, which may end within an entry.
-void Buffer::unpack_by_mpi(const uint8_t* bytes, uint64_t n, Word address) const {
+void MessageBuffer::unpack_by_mpi(const uint8_t* bytes, uint64_t n, Word address) const {
   static std::mutex mutex;
   constexpr int tag = 2;
   std::lock_guard<std::mutex> lock(mutex);
   const Library& mpi = library();
   sendrecv.call(bytes, Word(n), mpi.byte, Word(0), Word(tag), address, Word(count), kept_, Word(0), Word(tag),
-                own_comm(), mpi.ignored_status);
+                self_comm(), mpi.ignored_status);
 }
 
-Word Buffer::type_of_bytes() {
+Word MessageBuffer::type_of_bytes() {
   if (!place.layout || make_type(*place.layout, &of_bytes_) || type_commit.call(&of_bytes_)) return 0;
   return library().handle_of(of_bytes_);
 }
 
-void Buffer::keep_type() {
+void MessageBuffer::keep_type() {
   if (known || kept_ || type_dup.call(handle, &kept_)) return;
   kept_ = library().handle_of(kept_);
 }

@@ -14,14 +14,14 @@ namespace layer {
 Range stretch_of(Word address, int64_t count, Word type);
 
 // A program's memory that is sent from or received into.
-class Buffer {
+class MessageBuffer {
  public:
   // `sent`: or to be received into.
-  Buffer(Word address, int64_t count, Word type, bool sent);
+  MessageBuffer(Word address, int64_t count, Word type, bool sent);
   // Bytes of one's own, of elements of a type.
-  Buffer(std::vector<uint8_t> bytes, const Buffer& like);
-  ~Buffer();
-  Buffer(const Buffer&) = delete;
+  MessageBuffer(std::vector<uint8_t> bytes, const MessageBuffer& like);
+  ~MessageBuffer();
+  MessageBuffer(const MessageBuffer&) = delete;
 
   bool sound() const { return type_ != nullptr; }  // else MPI has something to say
   const Type& type() const { return *type_; }  // while the program has not freed it
@@ -33,7 +33,7 @@ class Buffer {
   int gpu = engine::NO_GPU;
   bool on_device() const { return gpu != engine::NO_GPU; }
   // Whether they lie there for MPI too.
-  bool is_on_gpu() const { return on_device() && !mirror_; }
+  bool is_on_gpu() const { return on_device() && !host_copy_; }
   // MPI's code of memory that the call cannot use: a stream of its GPU is being captured.
   int refused() const { return refused_ ? code_ : 0; }
   engine::Place place{nullptr};
@@ -41,11 +41,11 @@ class Buffer {
 
   bool is_run() const { return known && !place.layout; }
   // Has memory of a GPU that MPI is not to see stand for by a copy on the host.
-  void mirror();
+  void use_host_copy();
   // Copies it from the memory of a GPU, behind what the program had started there, and so many bytes back;
   // MPI's code. Without a mirror what the program had started is waited for alone.
-  int take();
-  int give_back(uint64_t nbytes);
+  int copy_to_host();
+  int copy_to_device(uint64_t nbytes);
   static constexpr uint64_t all = ~uint64_t(0);
   // Where its bytes lie on a GPU, side by side, and what comes before all work on them.
   engine::Place on_gpu{nullptr};
@@ -69,7 +69,7 @@ class Buffer {
   Word kept_ = 0;  // a duplicate of a datatype that the program may free
   Word of_bytes_ = 0;
   std::vector<uint8_t> bytes_;
-  uint8_t* mirror_ = nullptr;
+  uint8_t* host_copy_ = nullptr;
   int copy(bool to_host, uint64_t nbytes, bool alone);
 
   const bool sent_;
@@ -81,7 +81,7 @@ class Buffer {
   bool refused_ = false;
 };
 
-using BufferRef = std::shared_ptr<Buffer>;
+using MessageBufferRef = std::shared_ptr<MessageBuffer>;
 
 }  // namespace layer
 }  // namespace compcoll

@@ -35,8 +35,8 @@ uint64_t step_of(uint64_t n, uint64_t most) {
 
 }  // namespace
 
-void set_receiving(uint32_t dtype, const engine::Coding& coding, KeptRef kept) {
-  all_receiving[dtype] = {coding, std::move(kept)};
+void set_receiving(uint32_t dtype, const engine::Coding& coding, PythonRef python_ref) {
+  all_receiving[dtype] = {coding, std::move(python_ref)};
 }
 
 const Receiving& receiving(uint32_t dtype) { return all_receiving[dtype]; }

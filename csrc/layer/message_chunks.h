@@ -26,12 +26,16 @@ struct ChunkLayout {
 // How messages of one type, size and destination, on GPUs or not, are sent: what Python decides once.
 class MessageChunks {
  public:
-  MessageChunks(const engine::Coding& coding, KeptRef kept, std::shared_ptr<const Way> way,
+  MessageChunks(const engine::Coding& coding, PythonRef python_ref, std::shared_ptr<const Decision> decision,
                 const ChunkLayout& layout, bool on_gpu)
-      : coding(coding), kept(std::move(kept)), way(std::move(way)), layout(layout), on_gpu_(on_gpu) {}
+      : coding(coding),
+        python_ref(std::move(python_ref)),
+        decision(std::move(decision)),
+        layout(layout),
+        on_gpu_(on_gpu) {}
   const engine::Coding coding;
-  const KeptRef kept;  // Python's side of that
-  const std::shared_ptr<const Way> way;
+  const PythonRef python_ref;  // Python's side of that
+  const std::shared_ptr<const Decision> decision;
   const ChunkLayout layout;
   // The sender's schedule, kept from the second message on if chunks are few: sizes may vary.
   std::shared_ptr<const engine::Schedule> schedule(int dest) const;
@@ -46,9 +50,9 @@ class MessageChunks {
 // How frames of any codec are decoded to elements of a type, with Python's side of it.
 struct Receiving {
   engine::Coding coding;
-  KeptRef kept;
+  PythonRef python_ref;
 };
-void set_receiving(uint32_t dtype, const engine::Coding& coding, KeptRef kept);
+void set_receiving(uint32_t dtype, const engine::Coding& coding, PythonRef python_ref);
 const Receiving& receiving(uint32_t dtype);
 
 }  // namespace layer

@@ -24,12 +24,12 @@ constexpr Form form_of(std::string_view name) {
 }  // namespace
 
 #define COMPCOLL_ROW(n, name, op, kinds) {#name, kinds, op, form_of(#name)},
-constexpr Row all_rows[] = {MESSAGES(COMPCOLL_ROW, COMPCOLL_ROW, COMPCOLL_ROW)};
-const Row* const rows = all_rows;
+constexpr MessageRow all_rows[] = {MESSAGES(COMPCOLL_ROW, COMPCOLL_ROW, COMPCOLL_ROW)};
+const MessageRow* const rows = all_rows;
 
 namespace {
 
-Record begin_message_record(const Message& m) {
+Record begin_message_record(const MessageArguments& m) {
   Record record = {};
   record.name = m.name, record.form = blocking;
   record.comm = m.comm->number(), record.size = m.comm->size;
@@ -41,13 +41,13 @@ Record begin_message_record(const Message& m) {
   return record;
 }
 
-void end_message_record(const Message& m, Record record, int error, Word request) {
+void end_message_record(const MessageArguments& m, Record record, int error, Word request) {
   record.returned = record.end = engine::now(), record.error = error;
-  int small = Last::none;
+  int small = LastCall::none;
   if (!pending_of(request)) record.outcome = m.comm->last.get(&small);
   record.small = small >= 0;
   if (m.row().form == nonblocking && !error && request && request != library().request_null)
-    keep_record(request, std::move(record));
+    attach_record(request, std::move(record));
   else recorder.add(std::move(record));
 }
 
@@ -83,11 +83,11 @@ Range range_of(bool large_count, const Word* words) {
 }
 
 // A message, which `next` has MPI carry out; `words` may be changed. False where that happens behind.
-template <class Call>
-bool taken_large(Name name, bool large_count, Word* words, const void* caller, bool exists, Call&& next,
-                 int* error) {
+template <class Function>
+bool enter_message(Name name, bool large_count, Word* words, const void* caller, bool exists, Function&& next,
+                   int* error) {
   if (!is_ours()) return false;
-  Message m = message_of(name, large_count, words);
+  MessageArguments m = message_of(name, large_count, words);
   if (!m.comm) return false;
   m.caller = caller, m.exists = exists;
   bool is_taken = true;
@@ -96,7 +96,7 @@ bool taken_large(Name name, bool large_count, Word* words, const void* caller, b
     int code = 0;
     const bool records = m.row().form != persistent && is_recorded();
     Record record = records ? begin_message_record(m) : Record();
-    if (serve(m, &request, &code)) {
+    if (serve_message(m, &request, &code)) {
       if (m.request && !code) library().put_handle(request, m.request);
     } else if (!records) {
       is_taken = false;
@@ -112,8 +112,8 @@ bool taken_large(Name name, bool large_count, Word* words, const void* caller, b
 }
 
 // A call that MPI carries out, whose receive may truncate a compressed message. `words` may be changed.
-template <int name, class Call>
-int receive_by_mpi(bool large_count, Word* words, Comm& comm, Call&& next) {
+template <int name, class Function>
+int receive_by_mpi(bool large_count, Word* words, Comm& comm, Function&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   constexpr size_t at = kinds.find('s'), request = kinds.find('q');
   if (kinds.find('S') == kinds.npos || !comm.compresses() || !is_ours()) return next();
@@ -132,8 +132,8 @@ int receive_by_mpi(bool large_count, Word* words, Comm& comm, Call&& next) {
   return error;
 }
 
-template <int name, class Call>
-COMPCOLL_INLINE int message(bool large_count, Word* words, const void* caller, bool exists, Call&& next) {
+template <int name, class Function>
+COMPCOLL_INLINE int message(bool large_count, Word* words, const void* caller, bool exists, Function&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   constexpr size_t where = kinds.find('c');
   int error = 0;
@@ -143,7 +143,7 @@ COMPCOLL_INLINE int message(bool large_count, Word* words, const void* caller, b
   const bool shares =
       n_in_place.load(std::memory_order_relaxed) && is_guarded(range_of<name>(large_count, words));
   if (!exists || shares || !is_small_message<name>(large_count, words, *comm)) {
-    if (taken_large(Name(name), large_count, words, caller, exists, plain, &error)) return error;
+    if (enter_message(Name(name), large_count, words, caller, exists, plain, &error)) return error;
   } else if (!reentrant && form_of(all_rows[name - n_operations].name) != persistent) {
     constexpr Name op = all_rows[name - n_operations].op;
     comm->count(op);
@@ -152,15 +152,15 @@ COMPCOLL_INLINE int message(bool large_count, Word* words, const void* caller, b
   return plain();
 }
 
-template <int name, class Call>
-int matched_message(bool large_count, Word* words, const void*, bool, Call&& next) {
+template <int name, class Function>
+int matched_message(bool large_count, Word* words, const void*, bool, Function&& next) {
   if (!is_ours()) return next();
   return guarded(library().comm_world,
                  [&] { return receive_matched(message_of(Name(name), large_count, words), next); });
 }
 
-template <int name, class Call>
-int probe(bool large_count, Word* words, const void*, bool, Call&& next) {
+template <int name, class Function>
+int probe(bool large_count, Word* words, const void*, bool, Function&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   if (!is_ours() || !look_up(words[kinds.find('c')])) return next();
   return guarded(library().comm_world, [&] {

@@ -7,38 +7,39 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own isend("PMPI_Isend"), isend_c("PMPI_Isend_c"), issend("PMPI_Issend"), issend_c("PMPI_Issend_c"),
+MpiFunction isend("PMPI_Isend"), isend_c("PMPI_Isend_c"), issend("PMPI_Issend"), issend_c("PMPI_Issend_c"),
     ibsend("PMPI_Ibsend"), ibsend_c("PMPI_Ibsend_c"), irsend("PMPI_Irsend"), irsend_c("PMPI_Irsend_c"),
     mpi_cancel("PMPI_Cancel");
 
 }  // namespace
 
-int MessageOperation::begin_receive(BufferRef buffer, int source, int tag, std::shared_ptr<Arrived> arrived) {
+int MessageOperation::begin_receive(MessageBufferRef buffer, int source, int tag,
+                                    std::shared_ptr<ReceivedMessage> arrived) {
   began_ = engine::now();
-  in_ = std::make_shared<Incoming>(comm, std::move(buffer));
+  in_ = std::make_shared<ReceiveTask>(comm, std::move(buffer));
   if (!arrived) return in_->post(source, tag);
   in_->take(std::move(arrived));
   return 0;
 }
 
-int MessageOperation::begin_send(BufferRef buffer, std::shared_ptr<const MessageChunks> chunks, int dest,
-                                 int tag, Name as) {
+int MessageOperation::begin_send(MessageBufferRef buffer, std::shared_ptr<const MessageChunks> chunks,
+                                 int dest, int tag, Name as) {
   if (!began_) began_ = engine::now();
   sent_ = buffer;
   const bool synchronous = as == Ssend || as == Issend || as == Ssend_init;
   if (chunks) {
-    out_ = std::make_unique<Outgoing>(comm, std::move(chunks), std::move(buffer));
+    out_ = std::make_unique<CompressedSend>(comm, std::move(chunks), std::move(buffer));
     const int error = out_->begin(dest, tag, synchronous);
     if (error || out_->has_begun()) return error;
     out_.reset();
     longer_ = true;
-    if (!comm->settings.devices) sent_->mirror();
-    fail(sent_->take());
+    if (!comm->settings.devices) sent_->use_host_copy();
+    fail(sent_->copy_to_host());
   }
   const bool buffered = as == Bsend || as == Ibsend || as == Bsend_init;
   const bool ready = as == Rsend || as == Irsend || as == Rsend_init;
-  Own& few = synchronous ? issend : buffered ? ibsend : ready ? irsend : isend;
-  Own& many = synchronous ? issend_c : buffered ? ibsend_c : ready ? irsend_c : isend_c;
+  MpiFunction& few = synchronous ? issend : buffered ? ibsend : ready ? irsend : isend;
+  MpiFunction& many = synchronous ? issend_c : buffered ? ibsend_c : ready ? irsend_c : isend_c;
   plain_ = make_request(engine_library(), &request_, status_, sent_->nbytes);
   return few.of(sent_->count, many)
       .call(sent_->address, Word(sent_->count), sent_->handle, Word(int64_t(dest)), Word(int64_t(tag)),
@@ -50,9 +51,9 @@ void MessageOperation::give_up() {
   abandon();
 }
 
-void MessageOperation::tell(void* status) const {
+void MessageOperation::fill_status(void* status) const {
   if (in_) copy_status(in_->status(), status);
-  else PendingOperation::tell(status);
+  else PendingOperation::fill_status(status);
 }
 
 void MessageOperation::cancel() {
@@ -87,22 +88,22 @@ int MessageOperation::conclude() {
   if (out_) {
     const int failed = out_->conclude();
     if (!error) error = failed;
-    outcome->stats = out_->stats(), outcome->way = out_->chunks->way;
+    outcome->stats = out_->stats(), outcome->decision = out_->chunks->decision;
   }
   if (plain_ && !error) error = error_of(*plain_);
   if (in_ && in_->compressed()) add(&outcome->stats, in_->stats());
   outcome->accelerated = out_ || (in_ && in_->compressed());
-  if (!outcome->way) {
-    static const auto plainly = because("the message came uncompressed"), received = [] {
-      auto way = std::make_shared<Way>();
-      way->algorithm = "stream", way->reason = "received as it came";
-      return std::shared_ptr<const Way>(way);
+  if (!outcome->decision) {
+    static const auto plainly = decision_by_mpi("the message came uncompressed"), received = [] {
+      auto decision = std::make_shared<Decision>();
+      decision->algorithm = "stream", decision->reason = "received as it came";
+      return std::shared_ptr<const Decision>(decision);
     }();
-    static const auto longer = because("its frame would be longer");
-    outcome->way = outcome->accelerated ? received : longer_ ? longer : plainly;
+    static const auto longer = decision_by_mpi("its frame would be longer");
+    outcome->decision = outcome->accelerated ? received : longer_ ? longer : plainly;
   }
   if (!error && out_ && comm->settings.strict && outcome->stats.fallbacks)
-    error = fallback_error(text_of(op), outcome->stats.fallbacks, outcome->way->codec);
+    error = fallback_error(text_of(op), outcome->stats.fallbacks, outcome->decision->codec);
   if (outcome->accelerated || in_ || longer_) comm->add(outcome);
   outcome_ = std::move(outcome);
   return error;

@@ -15,14 +15,16 @@ class MessageOperation : public PendingOperation {
   MessageOperation(std::shared_ptr<Comm> comm, Name name, Form form)
       : PendingOperation(std::move(comm), name, form) {}
   // `arrived`: what a matched probe has received.
-  int begin_receive(BufferRef buffer, int source, int tag, std::shared_ptr<Arrived> arrived = nullptr);
+  int begin_receive(MessageBufferRef buffer, int source, int tag,
+                    std::shared_ptr<ReceivedMessage> arrived = nullptr);
   // `chunks` is null where MPI sends it as it is, by a nonblocking function.
-  int begin_send(BufferRef buffer, std::shared_ptr<const MessageChunks> chunks, int dest, int tag, Name name);
+  int begin_send(MessageBufferRef buffer, std::shared_ptr<const MessageChunks> chunks, int dest, int tag,
+                 Name name);
   // It ends with this code of MPI's, if it is one.
   void fail(int code) { failed_ = failed_ ? failed_ : code; }
   // What was begun before there was an error.
   void give_up();
-  void tell(void* status) const override;
+  void fill_status(void* status) const override;
   void cancel() override;
   void abandon() override;
 
@@ -33,9 +35,9 @@ class MessageOperation : public PendingOperation {
   int problem() override { return 0; }
 
  private:
-  std::shared_ptr<Incoming> in_;
-  std::unique_ptr<Outgoing> out_;
-  BufferRef sent_;
+  std::shared_ptr<ReceiveTask> in_;
+  std::unique_ptr<CompressedSend> out_;
+  MessageBufferRef sent_;
   Word request_ = 0;  // of what MPI sends
   bool longer_ = false;  // since compressed it would be longer
   alignas(8) char status_[most_nbytes_of_status] = {};

@@ -12,7 +12,7 @@ namespace layer {
 
 namespace {
 
-Own type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free");
+MpiFunction type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free");
 
 bool is_replace(Name name) { return name == Sendrecv_replace || name == Isendrecv_replace; }
 bool is_buffered(Name name) {
@@ -21,7 +21,7 @@ bool is_buffered(Name name) {
 }
 
 // Whether MPI has nothing to say to the ranks and tags, as far as it looks at them.
-bool is_sound(const Message& m) {
+bool is_sound(const MessageArguments& m) {
   const Library& mpi = library();
   auto rank = [&](int one, bool any) {
     return (one >= 0 && one < m.comm->size) || one == mpi.proc_null || (any && one == mpi.any_source);
@@ -37,21 +37,22 @@ bool is_sound(const Message& m) {
 uint64_t least_room(const Comm& comm) { return std::min(comm.settings.min_nbytes, least_first); }
 
 // MPI sends a message for this reason, or `strict` refuses that.
-void decline(const Message& m, const char* reason, int* error) {
-  if (!m.comm->settings.strict) return m.comm->add_plain(m.row().op, because(reason));
+void decline(const MessageArguments& m, const char* reason, int* error) {
+  if (!m.comm->settings.strict) return m.comm->add_plain(m.row().op, decision_by_mpi(reason));
   *error =
       failed(m, code_of(FALLBACK, std::string(text_of(m.row().op)) + " would be left to MPI: " + reason));
 }
 
 // How a message is sent: null with an error, or where MPI sends it.
-std::shared_ptr<const MessageChunks> chunks_of(const Message& m, const Buffer& buffer, int* error) {
+std::shared_ptr<const MessageChunks> chunks_of(const MessageArguments& m, const MessageBuffer& buffer,
+                                               int* error) {
   Comm& comm = *m.comm;
   if (!comm.compresses() || is_buffered(m.name) || m.dest == library().proc_null || m.dest == comm.rank ||
       !buffer.nbytes || buffer.nbytes < comm.settings.min_nbytes)
     return nullptr;
   if (!buffer.element || !buffer.known) return decline(m, unknown_type, error), nullptr;
   if (itemsize(buffer.element) == 1)  // pickles, most of all
-    return m.comm->add_plain(m.row().op, because("messages of single bytes go to MPI")), nullptr;
+    return m.comm->add_plain(m.row().op, decision_by_mpi("messages of single bytes go to MPI")), nullptr;
   const Name op = m.row().op;
   // The GPU that encodes it where it lies.
   const int gpu = buffer.on_gpu.gpu && !is_replace(m.name) ? buffer.gpu : engine::NO_GPU;
@@ -71,72 +72,73 @@ std::shared_ptr<const MessageChunks> chunks_of(const Message& m, const Buffer& b
 }
 
 // What of a message the layer carries out.
-struct Plan {
-  BufferRef sent, received;
+struct MessagePlan {
+  MessageBufferRef sent, received;
   std::shared_ptr<const MessageChunks> chunks;
   bool ours = false, devices = false;
 };
 
-Plan plan_of(const Message& m, int* error) {
-  Plan plan;
+MessagePlan plan_of(const MessageArguments& m, int* error) {
+  MessagePlan plan;
   const Library& mpi = library();
   const bool takes_devices = m.comm->settings.devices;
   const bool arrives = m.receives && m.source != mpi.proc_null;
   const bool may_come = arrives && m.comm->compresses() && m.room() >= least_room(*m.comm);
   if (m.sends) {
-    plan.sent = std::make_shared<Buffer>(m.sendbuf, m.sendcount, m.sendtype, true);
+    plan.sent = std::make_shared<MessageBuffer>(m.sendbuf, m.sendcount, m.sendtype, true);
     if (!plan.sent->sound() || (*error = failed(m, plan.sent->refused()))) return plan;
     plan.chunks = chunks_of(m, *plan.sent, error);
     if (*error) return plan;
     // Chunks are encoded where they lie.
-    if (plan.chunks ? !plan.sent->is_run() : !takes_devices) plan.sent->mirror();
+    if (plan.chunks ? !plan.sent->is_run() : !takes_devices) plan.sent->use_host_copy();
   }
   if (m.receives) {
-    plan.received = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false);
+    plan.received = std::make_shared<MessageBuffer>(m.recvbuf, m.recvcount, m.recvtype, false);
     if (!plan.received->sound() || (*error = failed(m, plan.received->refused()))) return plan;
     const bool direct = may_come ? plan.received->is_run() && !m.comm->gets_plain : takes_devices;
-    if (!direct) plan.received->mirror();
+    if (!direct) plan.received->use_host_copy();
   }
-  for (const BufferRef& one : {plan.sent, plan.received})
+  for (const MessageBufferRef& one : {plan.sent, plan.received})
     if (one && one->on_device() && m.comm->compresses()) m.comm->load_kernels(one->gpu, one->element);
   plan.devices = (plan.sent && plan.sent->on_device()) || (plan.received && plan.received->on_device());
   plan.ours = plan.chunks || may_come || !m.exists || (plan.devices && !takes_devices) ||
-              (arrives && n_in_place && is_guarded(plan.received->range(Buffer::all)));
+              (arrives && n_in_place && is_guarded(plan.received->range(MessageBuffer::all)));
   if (plan.ours && m.sends && is_replace(m.name) && m.source != mpi.proc_null && m.dest != mpi.proc_null) {
-    plan.sent->mirror();
-    if (int code = plan.sent->take()) {
+    plan.sent->use_host_copy();
+    if (int code = plan.sent->copy_to_host()) {
       *error = failed(m, code);
       return plan;
     }
-    plan.sent = std::make_shared<Buffer>(plan.sent->packed(), *plan.sent);
+    plan.sent = std::make_shared<MessageBuffer>(plan.sent->packed(), *plan.sent);
   }
   return plan;
 }
 
 // Starts what a plan says; MPI's code.
-int begin(const Message& m, const Plan& plan, std::shared_ptr<MessageOperation>* made) {
-  auto transfer = std::make_shared<MessageOperation>(m.comm->shared_from_this(), m.name, m.row().form);
+int begin(const MessageArguments& m, const MessagePlan& plan, std::shared_ptr<MessageOperation>* made) {
+  auto operation = std::make_shared<MessageOperation>(m.comm->shared_from_this(), m.name, m.row().form);
   if (m.receives)
-    if (int error = transfer->begin_receive(plan.received, m.source, m.recvtag)) return error;
+    if (int error = operation->begin_receive(plan.received, m.source, m.recvtag)) return error;
   const auto send = [&] {
     // Where a GPU has failed the message goes out all the same: another rank waits for it.
-    if (!plan.chunks || !plan.sent->is_on_gpu()) transfer->fail(plan.sent->take());
-    return transfer->begin_send(plan.sent, plan.chunks, m.dest, m.sendtag, m.name);
+    if (!plan.chunks || !plan.sent->is_on_gpu()) operation->fail(plan.sent->copy_to_host());
+    return operation->begin_send(plan.sent, plan.chunks, m.dest, m.sendtag, m.name);
   };
   if (m.sends) {
-    if (int error = transfer->beginning(send)) {
-      transfer->give_up();
+    if (int error = operation->beginning(send)) {
+      operation->give_up();
       return error;
     }
   }
-  *made = std::move(transfer);
+  *made = std::move(operation);
   return 0;
 }
 
 // A persistent message.
-class KeptMessage : public Prepared {
+class PersistentMessage : public PersistentOperation {
  public:
-  explicit KeptMessage(const Message& message) : message_(message), comm_(message.comm->shared_from_this()) {
+  explicit PersistentMessage(const MessageArguments& message)
+      : message_(message), comm_(message.comm->shared_from_this()) {
     for (Word* type : {&message_.sendtype, &message_.recvtype}) {
       Word made = 0;
       if (!*type || predefined_at(*type).handle || type_dup.call(*type, &made)) continue;
@@ -144,31 +146,31 @@ class KeptMessage : public Prepared {
       types_.push_back(made);
     }
   }
-  ~KeptMessage() override {
+  ~PersistentMessage() override {
     for (Word type : types_) type_free.call(&type);
   }
   int start(Word* request) override {
     if (comm_->broken()) return raise(comm_->handle, code_of(BROKEN, comm_->why_broken()));
     comm_->count(message_.row().op);
     int error = 0;
-    std::shared_ptr<MessageOperation> transfer;
-    const Plan plan = plan_of(message_, &error);
-    if (!error) error = begin(message_, plan, &transfer);
+    std::shared_ptr<MessageOperation> operation;
+    const MessagePlan plan = plan_of(message_, &error);
+    if (!error) error = begin(message_, plan, &operation);
     if (error) return error;
-    return failed(message_, transfer->submit(request));
+    return failed(message_, operation->submit(request));
   }
 
  private:
-  Message message_;
+  MessageArguments message_;
   const std::shared_ptr<Comm> comm_;
   std::vector<Word> types_;
 };
 
 }  // namespace
 
-Message message_of(Name name, bool large_count, const Word* words) {
+MessageArguments message_of(Name name, bool large_count, const Word* words) {
   const Library& mpi = library();
-  Message message = {};
+  MessageArguments message = {};
   message.name = name;
   const char* kinds = message.row().kinds;
   for (int i = 0; kinds[i]; i++) {
@@ -200,7 +202,7 @@ Message message_of(Name name, bool large_count, const Word* words) {
   return message;
 }
 
-bool serve(const Message& m, Word* request, int* error) {
+bool serve_message(const MessageArguments& m, Word* request, int* error) {
   Comm& comm = *m.comm;
   *error = 0;
   if (m.row().form != persistent) comm.count(m.row().op);
@@ -209,27 +211,27 @@ bool serve(const Message& m, Word* request, int* error) {
   const bool may =
       comm.compresses() && (m.sent() >= comm.settings.min_nbytes || m.room() >= least_room(comm));
   if ((!may && m.exists && !engine::driver() && !n_in_place) || !is_sound(m)) return false;
-  const Plan plan = plan_of(m, error);
+  const MessagePlan plan = plan_of(m, error);
   if (*error) return true;
   if (!plan.ours) {
-    for (const BufferRef& one : {plan.sent, plan.received})
-      if (one && one->on_device() && !*error) *error = failed(m, one->take());
+    for (const MessageBufferRef& one : {plan.sent, plan.received})
+      if (one && one->on_device() && !*error) *error = failed(m, one->copy_to_host());
     return *error;
   }
   if (m.row().form == persistent) {
-    *error = keep(std::make_shared<KeptMessage>(m), request);
+    *error = register_persistent(std::make_shared<PersistentMessage>(m), request);
     return true;
   }
-  std::shared_ptr<MessageOperation> transfer;
-  *error = begin(m, plan, &transfer);
-  if (!*error) *error = complete(m, *transfer, request);
+  std::shared_ptr<MessageOperation> operation;
+  *error = begin(m, plan, &operation);
+  if (!*error) *error = complete(m, *operation, request);
   return true;
 }
 
-int complete(const Message& m, MessageOperation& transfer, Word* request) {
-  if (m.row().form == nonblocking) return failed(m, transfer.submit(request));
-  const int error = failed(m, transfer.wait());
-  if (m.status && m.receives) transfer.tell(m.status);
+int complete(const MessageArguments& m, MessageOperation& operation, Word* request) {
+  if (m.row().form == nonblocking) return failed(m, operation.submit(request));
+  const int error = failed(m, operation.wait());
+  if (m.status && m.receives) operation.fill_status(m.status);
   return error;
 }
 

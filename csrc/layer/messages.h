@@ -14,14 +14,14 @@ namespace compcoll {
 namespace layer {
 
 // A row of the table of messages.
-struct Row {
+struct MessageRow {
   const char *name, *kinds;
   Name op;  // under which it is counted
   Form form;
 };
 
 // What one was given; one buffer alone, sent and received into, is the one to receive into.
-struct Message {
+struct MessageArguments {
   Name name;
   Comm* comm = nullptr;
   const void* caller = nullptr;
@@ -32,28 +32,28 @@ struct Message {
   int dest = 0, sendtag = 0, source = 0, recvtag = 0;
   void* status = nullptr;  // as C has it; null where nobody wants one
   void *request = nullptr, *flag = nullptr, *message = nullptr;  // where results go
-  const Row& row() const;
+  const MessageRow& row() const;
   uint64_t sent() const { return sendcount > 0 ? uint64_t(sendcount) * nbytes_of(sendtype) : 0; }
   uint64_t room() const { return recvcount > 0 ? uint64_t(recvcount) * nbytes_of(recvtype) : 0; }
 };
 
-extern const Row* const rows;  // from n_operations on
-inline const Row& Message::row() const { return rows[name - n_operations]; }
-inline int failed(const Message& m, int code) { return code ? raise(m.comm->handle, code) : 0; }
+extern const MessageRow* const rows;  // from n_operations on
+inline const MessageRow& MessageArguments::row() const { return rows[name - n_operations]; }
+inline int failed(const MessageArguments& m, int code) { return code ? raise(m.comm->handle, code) : 0; }
 
 // Reads the arguments of a message.
-Message message_of(Name name, bool large_count, const Word* words);
+MessageArguments message_of(Name name, bool large_count, const Word* words);
 
 // Serves a message; false where MPI is to carry it out as it came. `request` is given.
-bool serve(const Message& m, Word* request, int* error);
+bool serve_message(const MessageArguments& m, Word* request, int* error);
 
 // Waits for the messages of a call, or starts its request, as its form is; MPI's code.
-int complete(const Message& message, MessageOperation& transfer, Word* request);
+int complete(const MessageArguments& message, MessageOperation& operation, Word* request);
 
 // A receive of a matched message, and a probe, which `next` has MPI carry out; MPI's code. `status` is the
 // probe's argument.
-int receive_matched(Message message, const std::function<int()>& next);
-int look_for_message(const Message& message, Word* status, const std::function<int()>& next);
+int receive_matched(MessageArguments message, const std::function<int()>& next);
+int look_for_message(const MessageArguments& message, Word* status, const std::function<int()>& next);
 
 }  // namespace layer
 }  // namespace compcoll

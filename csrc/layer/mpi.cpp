@@ -85,14 +85,14 @@ bool use_library_of(void* object) {
 
 void configure(const Constants& constants) { static_cast<Constants&>(found_library) = constants; }
 
-void* own(const char* name) {
+void* library_symbol(const char* name) {
   void* found = library().handle ? dlsym(library().handle, name) : nullptr;
   return found ? found : dlsym(RTLD_DEFAULT, name);
 }
 
 namespace {
 
-Own get_count_c("PMPI_Get_count_c"), get_elements_x("PMPI_Get_elements_x"),
+MpiFunction get_count_c("PMPI_Get_count_c"), get_elements_x("PMPI_Get_elements_x"),
     set_elements_c("PMPI_Status_set_elements_c"), set_elements_x("PMPI_Status_set_elements_x");
 
 int field(const void* status, uint32_t offset) {
@@ -124,18 +124,18 @@ void copy_status(const void* from, void* to) {
   memcpy(static_cast<char*>(to) + mpi.status_error_offset, &error, sizeof error);
 }
 
-void* (*Unlocked::save)() = nullptr;
-void (*Unlocked::restore)(void*) = nullptr;
+void* (*ReleaseGil::save)() = nullptr;
+void (*ReleaseGil::restore)(void*) = nullptr;
 
-void* (*Next::behind)(const char*) = nullptr;
-bool (*Next::is_preloads)(const void*) = nullptr;
+void* (*NextFunction::behind)(const char*) = nullptr;
+bool (*NextFunction::is_preloads)(const void*) = nullptr;
 
-void* Next::find() const {
+void* NextFunction::find() const {
   void* found = behind ? behind(name_) : nullptr;
-  return found ? found : own((std::string("P") + name_).c_str());
+  return found ? found : library_symbol((std::string("P") + name_).c_str());
 }
 
-void* Next::missing() const {
+void* NextFunction::missing() const {
   fprintf(stderr, "compcoll: %s was called, and no MPI library that is loaded has it\n", name_);
   abort();
 }
@@ -154,17 +154,17 @@ int invoke_with(void* function, const Word* words) {
 
 }  // namespace
 
-int Next::call(const Word* words, int n) {
+int NextFunction::call(const Word* words, int n) {
   using Invoke = int (*)(void*, const Word*);
   constexpr Invoke with[] = {invoke_with<0>, invoke_with<1>, invoke_with<2>,  invoke_with<3>,
                              invoke_with<4>, invoke_with<5>, invoke_with<6>,  invoke_with<7>,
                              invoke_with<8>, invoke_with<9>, invoke_with<10>, invoke_with<11>};
   if (!preloaded) return with[n](get(), words);
-  Unlocked unlocked;
+  ReleaseGil released_gil;
   return with[n](get(), words);
 }
 
-bool Next::preloaded = false;
+bool NextFunction::preloaded = false;
 
 int copy_no_attribute(Word, int, void*, void*, void*, int* flag) { return *flag = 0; }
 

@@ -95,19 +95,19 @@ bool use_library_of(void* object);
 void configure(const Constants& constants);
 
 // A function of the library itself, such as "PMPI_Comm_size"; null where it has none.
-void* own(const char* name);
+void* library_symbol(const char* name);
 
 // Gives up the lock of Python's interpreter, where this thread has it: what it waits for may need it.
-class Unlocked {
+class ReleaseGil {
  public:
-  Unlocked() {
+  ReleaseGil() {
     if (save) state_ = save();
   }
-  ~Unlocked() {
+  ~ReleaseGil() {
     if (state_) restore(state_);
   }
   bool had_lock() const { return state_ != nullptr; }
-  Unlocked(const Unlocked&) = delete;
+  ReleaseGil(const ReleaseGil&) = delete;
 
   // Of a process that has an interpreter: gives the lock up, or null where this thread has none; and takes it
   // back.
@@ -120,9 +120,9 @@ class Unlocked {
 
 // The function that a call reaches behind the layer: what a slot held that was rewritten, that of another
 // tool that was preloaded, or MPI's.
-class Next {
+class NextFunction {
  public:
-  constexpr explicit Next(const char* name) : name_(name) {}
+  constexpr explicit NextFunction(const char* name) : name_(name) {}
   const char* name() const { return name_; }
   bool exists() { return found_ || (found_ = find()); }
   void set(void* function) { found_ = function; }
@@ -130,7 +130,7 @@ class Next {
   COMPCOLL_INLINE int operator()(Words... words) {
     auto function = reinterpret_cast<int (*)(Words...)>(get());
     if (!preloaded) return function(words...);
-    Unlocked unlocked;
+    ReleaseGil released_gil;
     return function(words...);
   }
   // The same with so many words.
@@ -150,15 +150,15 @@ class Next {
 };
 
 // A function of the library itself, looked up once.
-class Own {
+class MpiFunction {
  public:
-  constexpr explicit Own(const char* name) : name_(name) {}
-  bool exists() { return found_ || (found_ = own(name_)); }
+  constexpr explicit MpiFunction(const char* name) : name_(name) {}
+  bool exists() { return found_ || (found_ = library_symbol(name_)); }
   // The same where `n` needs more than 32 bits, if the library has one for that.
-  Own& of(int64_t n, Own& large) { return n > INT32_MAX && large.exists() ? large : *this; }
+  MpiFunction& of(int64_t n, MpiFunction& large) { return n > INT32_MAX && large.exists() ? large : *this; }
   template <class Result = int, class... Words>
   Result call(Words... words) {
-    if (!found_) found_ = own(name_);
+    if (!found_) found_ = library_symbol(name_);
     return reinterpret_cast<Result (*)(Words...)>(found_)(words...);
   }
 

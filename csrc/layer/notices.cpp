@@ -8,7 +8,7 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own isend("PMPI_Isend"), test("PMPI_Test"), improbe("PMPI_Improbe"), mrecv("PMPI_Mrecv"),
+MpiFunction isend("PMPI_Isend"), test("PMPI_Test"), improbe("PMPI_Improbe"), mrecv("PMPI_Mrecv"),
     error_class("PMPI_Error_class");
 
 // Seconds that a notice may arrive later than the message that it was sent before, and after which a message
@@ -172,7 +172,7 @@ bool Notices::up_to_date() {
   return exchanged();
 }
 
-bool Notices::settled() {
+bool Notices::is_drained() {
   std::lock_guard<std::mutex> lock(mutex_);
   return exchanged() && known_.empty() && awaiting_.empty();
 }
@@ -185,7 +185,7 @@ void fail_if_truncated(int error, const void* status, Comm* comm) {
   if (error_class.call(Word(int64_t(error)), &its_class)) return;
   if (its_class != mpi.err_truncate && (status || its_class != mpi.in_status)) return;
   const int source = status ? source_of(status) : mpi.any_source, tag = status ? tag_of(status) : mpi.any_tag;
-  Unlocked unlocked;
+  ReleaseGil released_gil;
   const auto some = comm ? std::vector{comm->shared_from_this()} : with_receives_by_mpi();
   const double until = engine::now() + late_seconds;
   do {

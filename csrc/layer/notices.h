@@ -55,7 +55,7 @@ class Notices {
   void announce_held(int source);
 
   // Whether no message is under way, and all notices sent, and of what was received, have arrived.
-  bool settled();
+  bool is_drained();
   // True if the notices of all received messages have arrived; each one is sent before its message.
   bool up_to_date();
 

@@ -103,7 +103,7 @@ bool OperationGroup::may_stall() {
 }
 
 void OperationGroup::finished() noexcept {
-  for (const RequestRef& entry : recorded_) close_record(entry, error());
+  for (const RequestRef& entry : recorded_) complete_record(entry, error());
   tell(&is_over_);
 }
 

@@ -36,7 +36,7 @@ class OperationGroup : public engine::PendingTask, public std::enable_shared_fro
   // One call: its outcome, or the operation of a small one; until the end, the engine's part of it.
   struct Note {
     std::shared_ptr<const Outcome> outcome;
-    int small = Last::none;
+    int small = LastCall::none;
     std::shared_ptr<PendingOperation> call;
   };
   std::vector<Note> notes() const;

@@ -10,7 +10,8 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own status_set_elements("PMPI_Status_set_elements"), status_set_cancelled("PMPI_Status_set_cancelled");
+MpiFunction status_set_elements("PMPI_Status_set_elements"),
+    status_set_cancelled("PMPI_Status_set_cancelled");
 
 bool never_interrupted() { return false; }
 
@@ -46,10 +47,10 @@ int PendingOperation::wait() {
   return beginning([&] {
     const Tasks all = tasks();
     {
-      Unlocked unlocked;
+      ReleaseGil released_gil;
       end_with(the_engine().wait(all, std::numeric_limits<double>::infinity(), never_interrupted));
     }
-    return settle();
+    return conclude_once();
   });
 }
 
@@ -73,14 +74,14 @@ int PendingOperation::leave(Word* request) {
 
 void PendingOperation::join(double seconds) {
   if (ended() || !submitted()) return;
-  Unlocked unlocked;
+  ReleaseGil released_gil;
   the_engine().progress().wait({this}, [this] { return ended(); }, seconds, never_interrupted);
 }
 
-int PendingOperation::settle() {
-  std::lock_guard<std::mutex> lock(settling_);
-  if (settled_) return code_;
-  settled_ = true;
+int PendingOperation::conclude_once() {
+  std::lock_guard<std::mutex> lock(concluding_);
+  if (concluded_) return code_;
+  concluded_ = true;
   try {
     return code_ = outcome_of_end();
   } catch (...) { return code_ = code_of_exception(); }
@@ -100,7 +101,7 @@ int PendingOperation::outcome_of_end() {
   return code ? code : conclude();
 }
 
-void PendingOperation::tell(void* status) const {
+void PendingOperation::fill_status(void* status) const {
   status_set_elements.call(status, library().byte, 0);
   status_set_cancelled.call(status, 0);
 }

@@ -40,12 +40,12 @@ class PendingOperation : public engine::PendingTask, public std::enable_shared_f
   void join(double seconds = 1e18);
   std::atomic<bool> released{false};  // the program has freed its request
   // Concludes an operation that has ended, once; MPI's code.
-  int settle();
+  int conclude_once();
   // The outcome of an operation that is settled.
   std::shared_ptr<const Outcome> outcome() const { return outcome_; }
 
   // Fills a status of its request, when it has ended.
-  virtual void tell(void* status) const;
+  virtual void fill_status(void* status) const;
   virtual void cancel() {}
 
  protected:
@@ -76,8 +76,8 @@ class PendingOperation : public engine::PendingTask, public std::enable_shared_f
 
   std::shared_ptr<PendingOperation> abandoned_;  // itself, for good
   Word handle_ = 0;  // of its request
-  std::mutex settling_;
-  bool settled_ = false;
+  std::mutex concluding_;
+  bool concluded_ = false;
   int code_ = 0, finish_code_ = 0;
 };
 

@@ -12,22 +12,22 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own mpi_start("PMPI_Start"), request_free("PMPI_Request_free"), type_dup("PMPI_Type_dup"),
+MpiFunction mpi_start("PMPI_Start"), request_free("PMPI_Request_free"), type_dup("PMPI_Type_dup"),
     type_free("PMPI_Type_free");
 
-#define COMPCOLL_NONBLOCKING(n, name, method, ...) Next("MPI_" #method),
-Next nonblocking_functions[] = {ACCELERATED(COMPCOLL_NONBLOCKING) OTHERS(COMPCOLL_NONBLOCKING)};
+#define COMPCOLL_NONBLOCKING(n, name, method, ...) NextFunction("MPI_" #method),
+NextFunction nonblocking_functions[] = {ACCELERATED(COMPCOLL_NONBLOCKING) OTHERS(COMPCOLL_NONBLOCKING)};
 
-class KeptCall : public Prepared {
+class PersistentCollective : public PersistentOperation {
  public:
   // Without a plan the call is MPI's.
-  KeptCall(const CollectiveCall& call, const PlanRef& plan)
-      : comm_(call.comm.shared_from_this()), plan_(plan), name_(call.name), staged_(call.staged) {
+  PersistentCollective(const CollectiveCall& call, const PlanRef& plan)
+      : comm_(call.comm.shared_from_this()), plan_(plan), name_(call.name), host_copies_(call.host_copies) {
     for (SideName side : {send_side, recv_side})
       bases_[side] = call.buffers[side].buf, gpus_[side] = call.gpus[side];
     if (plan_ && plan_->schedules[0].differs) last_ = std::make_shared<engine::Bases>();
   }
-  ~KeptCall() override {
+  ~PersistentCollective() override {
     if (plain_ && !again_) request_free.call(&plain_);
     for (Word type : types_) type_free.call(&type);
   }
@@ -36,12 +36,12 @@ class KeptCall : public Prepared {
   int prepare_plain(const CollectiveCall& call) {
     const Word* words = call.words;
     if (plan_ && call.on_copies()) {
-      staged_ = std::make_shared<Staged>(call, plan_->sent, plan_->received);
-      words = staged_->words();
+      host_copies_ = std::make_shared<HostCopies>(call, plan_->sent, plan_->received);
+      words = host_copies_->words();
     }
     if (plan_) {
-      masked_ = std::make_shared<Masked>(call, words, plan_->sent, plan_->received);
-      words = masked_->words();
+      remaining_ = std::make_shared<RemainingCall>(call, words, plan_->sent, plan_->received);
+      words = remaining_->words();
     }
     std::vector<Word> own(words, words + call.n_words);
     own.back() = reinterpret_cast<Word>(&plain_);
@@ -54,7 +54,7 @@ class KeptCall : public Prepared {
       const char kind = call.op.kinds[i];
       if (kind == 't') own[size_t(i)] = kept_type(library().handle_of(own[size_t(i)]));
       if ((kind != 'v' && kind != 'w') || !own[size_t(i)]) continue;
-      const size_t width = kind == 'w' ? library().handle_nbytes() : call.wide ? 8 : 4;
+      const size_t width = kind == 'w' ? library().handle_nbytes() : call.large_count ? 8 : 4;
       const char* given = reinterpret_cast<const char*>(own[size_t(i)]);
       arrays_.emplace_back(given, given + width * size_t(comm_->size));
       own[size_t(i)] = reinterpret_cast<Word>(arrays_.back().data());
@@ -68,9 +68,9 @@ class KeptCall : public Prepared {
     again_words_ = std::move(own);
     return 0;
   }
-  bool take_place() {
-    place_ = comm_->kept_tags.take(comm_->handle);
-    return place_ != nullptr;
+  bool reserve_tags() {
+    tags_ = comm_->persistent_tags.reserve(comm_->handle);
+    return tags_ != nullptr;
   }
   void poison(int code) { poisoned_ = code; }
 
@@ -79,7 +79,7 @@ class KeptCall : public Prepared {
       try {
         return begin(request);
       } catch (...) {
-        if (place_) comm_->refuse(place_->comm, place_->refusal());
+        if (tags_) comm_->refuse(tags_->comm, tags_->refusal());
         throw;
       }
     });
@@ -90,33 +90,33 @@ class KeptCall : public Prepared {
     if (comm_->broken()) return raise(comm_->handle, code_of(BROKEN, comm_->why_broken()));
     MarksRef marks;
     bool refused = false;
-    std::vector<int> gpus = staged_ ? staged_->gpus() : std::vector<int>();
+    std::vector<int> gpus = host_copies_ ? host_copies_->gpus() : std::vector<int>();
     gpus.insert(gpus.end(), gpus_, gpus_ + 2);
-    const int refusal = mark(gpus, &marks, &refused);
+    const int refusal = record_stream_events(gpus, &marks, &refused);
     if (refused) return raise(comm_->handle, refusal);
     comm_->count(name_);
-    auto work = std::make_shared<CollectiveOperation>(comm_, plan_, name_, persistent);
-    work->began = engine::now();
-    work->keep = {place_, last_, masked_, staged_};
-    if (staged_) {
-      staged_->take(marks);
-      work->staged = staged_;
+    auto operation = std::make_shared<CollectiveOperation>(comm_, plan_, name_, persistent);
+    operation->began = engine::now();
+    operation->keep = {tags_, last_, remaining_, host_copies_};
+    if (host_copies_) {
+      host_copies_->copy_to_host(marks);
+      operation->host_copies = host_copies_;
     }
     if (plain_ || again_) {
-      work->plains.push_back(&plain_);
+      operation->plains.push_back(&plain_);
       const int error =
           again_ ? again_->call(again_words_.data(), int(again_words_.size())) : mpi_start.call(&plain_);
       if (error) return error;
     }
     if (plan_) {
-      const CollectiveOperation::Lane lane = {place_->comm->handle(), place_->first,
-                                              std::min(place_->n, comm_->tags.n()), place_->refusal(),
-                                              place_->key()};
-      const auto begin = [&] { return work->begin(bases_, gpus_, lane, marks, last_); };
-      if (int error = work->beginning(begin)) return raise(comm_->handle, error);
-      if (poisoned_) work->poison(poisoned_);
+      const CollectiveOperation::Lane lane = {tags_->comm->handle(), tags_->first,
+                                              std::min(tags_->n, comm_->tags.n()), tags_->refusal(),
+                                              tags_->key()};
+      const auto begin = [&] { return operation->begin(bases_, gpus_, lane, marks, last_); };
+      if (int error = operation->beginning(begin)) return raise(comm_->handle, error);
+      if (poisoned_) operation->poison(poisoned_);
     }
-    return work->submit(request);
+    return operation->submit(request);
   }
 
   // A type that the program may free before the next start.
@@ -134,26 +134,26 @@ class KeptCall : public Prepared {
   Word bases_[2];
   int gpus_[2];
   Word plain_ = 0;
-  Next* again_ = nullptr;
+  NextFunction* again_ = nullptr;
   std::vector<Word> again_words_;
   std::list<std::vector<char>> arrays_;  // of counts, displacements and types, for that
-  std::shared_ptr<Staged> staged_;
+  std::shared_ptr<HostCopies> host_copies_;
   int poisoned_ = 0;
-  std::shared_ptr<Masked> masked_;
-  std::shared_ptr<KeptTags::Place> place_;
+  std::shared_ptr<RemainingCall> remaining_;
+  std::shared_ptr<PersistentTags::TagRange> tags_;
   std::shared_ptr<engine::Bases> last_;
 };
 
 }  // namespace
 
-int keep_call(CollectiveCall& call, const PlanRef& plan, int poisoned) {
-  auto kept = std::make_shared<KeptCall>(call, plan);
-  kept->poison(poisoned);
+int init_collective(CollectiveCall& call, const PlanRef& plan, int poisoned) {
+  auto operation = std::make_shared<PersistentCollective>(call, plan);
+  operation->poison(poisoned);
   if (!plan || plan->execution == Execution::both)
-    if (int error = kept->prepare_plain(call)) return error;
+    if (int error = operation->prepare_plain(call)) return error;
   // One that is MPI's alone has no frames, and may be so on this rank alone.
-  if (plan && !kept->take_place()) return library().err_other;
-  return keep(std::move(kept), &call.request);
+  if (plan && !operation->reserve_tags()) return library().err_other;
+  return register_persistent(std::move(operation), &call.request);
 }
 
 }  // namespace layer

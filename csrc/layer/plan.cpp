@@ -10,11 +10,11 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own allreduce("PMPI_Allreduce");
+MpiFunction allreduce("PMPI_Allreduce");
 
 thread_local int phase = 0;
 
-CallPlan left_to_mpi(const Comm& comm, std::shared_ptr<const Way> why, bool strict_refuses) {
+CallPlan left_to_mpi(const Comm& comm, std::shared_ptr<const Decision> why, bool strict_refuses) {
   CallPlan plan;
   if (strict_refuses && comm.settings.strict) plan.execution = Execution::refused;
   plan.declined = std::move(why);
@@ -22,7 +22,7 @@ CallPlan left_to_mpi(const Comm& comm, std::shared_ptr<const Way> why, bool stri
 }
 
 PlanRef left_to_mpi(const CollectiveCall& call, const char* reason, bool strict_refuses) {
-  return std::make_shared<CallPlan>(left_to_mpi(call.comm, because(reason), strict_refuses));
+  return std::make_shared<CallPlan>(left_to_mpi(call.comm, decision_by_mpi(reason), strict_refuses));
 }
 
 // Why all ranks leave such a call to MPI, whatever their sizes, and whether `strict` refuses that; null where
@@ -145,7 +145,7 @@ PlanRef agreed_plan_of(const CollectiveCall& call, int* error) {
 PlanRef uncompressed_plan_of(CollectiveCall& call, int* error) {
   if (!may_be_carried(call)) return nullptr;
   if (!call.comm.settings.alike) return agreed_plan_of(call, error);
-  if (!call.on_devices() && !call.staged) return nullptr;
+  if (!call.on_devices() && !call.host_copies) return nullptr;
   if ((*error = failed(call, problem_of(call)))) return nullptr;
   if (call.on_devices() && !fits_devices(call)) call.use_host_copies(true);
   PlanRef plan = prepare_uncompressed(call, error);
@@ -179,10 +179,10 @@ PlanRef plan_of(CollectiveCall& call, int* error) {
   key.insert(key.end(), name.begin(), name.end());
   if (phase) key.push_back(phase);
   PlanRef plan = comm.find_plan(key);
-  if (plan && (!plan->count || plan->count->take())) return plan;
+  if (plan && (!plan->trial || plan->trial->count_call())) return plan;
   plan = prepare(call, name, error);
   if (!plan) return *error ? nullptr : small;
-  if (plan->count) plan->count->take();
+  if (plan->trial) plan->trial->count_call();
   comm.store_plan(std::move(key), plan);
   return plan;
 }
@@ -244,15 +244,17 @@ void Description::describe(const std::vector<Block>& blocks, std::vector<Message
   }
 }
 
-void Description::decline(std::shared_ptr<const Way> why, bool strict_refuses) {
+void Description::decline(std::shared_ptr<const Decision> why, bool strict_refuses) {
   *plan = left_to_mpi(comm, std::move(why), strict_refuses);
 }
 
-void Description::send_in_chunks(const engine::Coding& coding, KeptRef kept, std::shared_ptr<const Way> way,
-                                 uint64_t step, uint64_t plane, uint64_t row) {
+void Description::send_in_chunks(const engine::Coding& coding, PythonRef python_ref,
+                                 std::shared_ptr<const Decision> decision, uint64_t step, uint64_t plane,
+                                 uint64_t row) {
   const ChunkLayout layout(send[0].n, itemsize(coding.dtype), step, plane, row);
   const bool on_gpu = send[0].gpu != engine::NO_GPU;
-  plan->chunks = std::make_shared<MessageChunks>(coding, std::move(kept), std::move(way), layout, on_gpu);
+  plan->chunks =
+      std::make_shared<MessageChunks>(coding, std::move(python_ref), std::move(decision), layout, on_gpu);
   plan->execution = Execution::engine;
 }
 

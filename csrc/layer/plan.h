@@ -23,11 +23,11 @@ struct PlannedSchedule {
   std::shared_ptr<const engine::Schedule> schedule;
   engine::Coding coding, inside;
   std::shared_ptr<const engine::Neighbours> neighbours;
-  std::shared_ptr<const Way> way;
+  std::shared_ptr<const Decision> decision;
   bool differs = false;  // whether its codec sends what changed since the last start
   bool direct = false;  // whether MPI takes frames on GPUs
   std::vector<BlockMemory> blocks;
-  KeptRef kept;  // Python's side of it
+  PythonRef python_ref;  // Python's side of it
 };
 
 // Executor of a call.
@@ -40,8 +40,8 @@ enum class Execution {
 
 struct CallPlan {
   Execution execution = Execution::mpi;
-  std::shared_ptr<const Way> declined;  // why MPI carries the call out; null of small calls
-  std::shared_ptr<Count> count;  // null where the decision is for good
+  std::shared_ptr<const Decision> declined;  // why MPI carries the call out; null of small calls
+  std::shared_ptr<TrialWindow> trial;  // null where the decision is for good
   std::vector<PlannedSchedule> schedules;
   std::vector<uint8_t> sent, received;  // of `both`: whether the engine has the message with each rank
   std::shared_ptr<const MessageChunks> chunks;  // of a message in place of all that
@@ -99,10 +99,10 @@ struct Description {
   int code = 0;  // MPI's, of an error that all ranks get
 
   // Leaves the call to MPI.
-  void decline(std::shared_ptr<const Way> why, bool strict_refuses);
+  void decline(std::shared_ptr<const Decision> why, bool strict_refuses);
   // Has a message sent in chunks of `step` elements; `plane` and `row` as in ChunkLayout.
-  void send_in_chunks(const engine::Coding& coding, KeptRef kept, std::shared_ptr<const Way> way,
-                      uint64_t step, uint64_t plane, uint64_t row);
+  void send_in_chunks(const engine::Coding& coding, PythonRef python_ref,
+                      std::shared_ptr<const Decision> decision, uint64_t step, uint64_t plane, uint64_t row);
   // Adds a schedule of some of the blocks.
   void add(PlannedSchedule one, const std::vector<uint8_t>& some_sent,
            const std::vector<uint8_t>& some_received);

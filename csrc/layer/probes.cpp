@@ -14,28 +14,28 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own isend("PMPI_Isend"), improbe("PMPI_Improbe"), mrecv("PMPI_Mrecv"), mrecv_c("PMPI_Mrecv_c"),
+MpiFunction isend("PMPI_Isend"), improbe("PMPI_Improbe"), mrecv("PMPI_Mrecv"), mrecv_c("PMPI_Mrecv_c"),
     request_free("PMPI_Request_free");
 
 constexpr int tag_of_stand_ins = 1;
 
 struct Matched {
   std::shared_ptr<Comm> comm;
-  std::shared_ptr<Arrived> arrived;
+  std::shared_ptr<ReceivedMessage> arrived;
 };
 std::atomic<int> n_matched{0};
 std::mutex mutex;
 auto& all = *new std::unordered_map<Word, Matched>;  // by the handles of what stands for them
 
 // The handle of a message that stands for one which has arrived.
-Word stand_in_for(std::shared_ptr<Comm> comm, std::shared_ptr<Arrived> arrived) {
+Word stand_in_for(std::shared_ptr<Comm> comm, std::shared_ptr<ReceivedMessage> arrived) {
   const Library& mpi = library();
   Word request = 0, message = 0;
   static char nothing;
-  if (isend.call(&nothing, 0, mpi.byte, 0, tag_of_stand_ins, own_comm(), &request)) return mpi.message_null;
+  if (isend.call(&nothing, 0, mpi.byte, 0, tag_of_stand_ins, self_comm(), &request)) return mpi.message_null;
   request_free.call(&request);
   for (int found = 0; !found;)
-    if (improbe.call(0, tag_of_stand_ins, own_comm(), &found, &message, mpi.ignored_status))
+    if (improbe.call(0, tag_of_stand_ins, self_comm(), &found, &message, mpi.ignored_status))
       return mpi.message_null;
   message = mpi.handle_of(message);
   std::lock_guard<std::mutex> lock(mutex);
@@ -63,13 +63,13 @@ bool take_matched(Word handle, Matched* matched) {
 }
 
 // Receives a message that a matched probe has found; MPI's code.
-int take_found(const Message& m, void* status) {
+int take_found(const MessageArguments& m, void* status) {
   const int64_t length = nbytes_of_message(status);
-  auto arrived = std::make_shared<Arrived>();
+  auto arrived = std::make_shared<ReceivedMessage>();
   arrived->bytes.resize(size_t(length));
   Word place;
   library().put_handle(library().handle_at(m.message), &place);
-  Own& receive = mrecv.of(length, mrecv_c);
+  MpiFunction& receive = mrecv.of(length, mrecv_c);
   if (int error = receive.call(arrived->bytes.data(), Word(length), library().byte, &place, arrived->status))
     return error;
   Opening opening;
@@ -84,25 +84,25 @@ int take_found(const Message& m, void* status) {
 
 }  // namespace
 
-int receive_matched(Message m, const std::function<int()>& next) {
+int receive_matched(MessageArguments m, const std::function<int()>& next) {
   Matched found;
   const Word handle = library().handle_at(m.message);
-  auto buffer = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false);
-  if (!buffer->is_run()) buffer->mirror();
+  auto buffer = std::make_shared<MessageBuffer>(m.recvbuf, m.recvcount, m.recvtype, false);
+  if (!buffer->is_run()) buffer->use_host_copy();
   if (!buffer->sound() || m.recvcount < 0 || !take_matched(handle, &found)) return next();
   m.comm = found.comm.get();
   m.comm->count(m.row().op);
   if (buffer->on_device() && m.comm->compresses()) m.comm->load_kernels(buffer->gpu, buffer->element);
-  auto transfer = std::make_shared<MessageOperation>(found.comm, m.name, m.row().form);
-  transfer->begin_receive(buffer, m.source, m.recvtag, found.arrived);
+  auto operation = std::make_shared<MessageOperation>(found.comm, m.name, m.row().form);
+  operation->begin_receive(buffer, m.source, m.recvtag, found.arrived);
   library().put_handle(library().message_null, m.message);
   Word request = 0;
-  const int error = complete(m, *transfer, &request);
+  const int error = complete(m, *operation, &request);
   if (m.request && !error) library().put_handle(request, m.request);
   return error;
 }
 
-int look_for_message(const Message& m, Word* word, const std::function<int()>& next) {
+int look_for_message(const MessageArguments& m, Word* word, const std::function<int()>& next) {
   // Who receives it into memory of a GPU does not know whether MPI takes that.
   const bool keeps = m.message && engine::driver() && !m.comm->settings.devices;
   if (!keeps && !m.comm->compresses()) return next();
@@ -126,7 +126,7 @@ int look_for_message(const Message& m, Word* word, const std::function<int()>& n
       *static_cast<int*>(m.flag) = 0;
       return 0;
     }
-    Unlocked unlocked;
+    ReleaseGil released_gil;
     sched_yield();
   }
 }

@@ -34,7 +34,7 @@ class Thread {
     alive_ = false;
     changed_.notify_all();
     lock.unlock();
-    Unlocked unlocked;
+    ReleaseGil released_gil;
     if (thread_.joinable()) thread_.join();
   }
 
@@ -48,7 +48,7 @@ class Thread {
 
   // False where there is no thread for it.
   bool run(const std::function<void(const Python&)>& job) {
-    Unlocked unlocked;
+    ReleaseGil released_gil;
     std::unique_lock<std::mutex> lock(mutex_);
     if (!alive_) return false;
     if (job_) {  // which may wait for a rank that waits for this one
@@ -105,7 +105,7 @@ Thread& thread() {
 
 }  // namespace
 
-Kept::~Kept() {
+PythonObject::~PythonObject() {
   std::lock_guard<std::mutex> lock(ending);
   ended.splice(ended.end(), own_);
 }
@@ -133,7 +133,7 @@ bool ask_python(const std::function<void(const Python&)>& job) {
   if (apart && thread().start() && thread().run(job)) return true;
   const Python* here = python();
   if (!here) return false;
-  Unlocked unlocked;
+  ReleaseGil released_gil;
   ReentrancyGuard within;
   job(*here);
   return true;

@@ -23,18 +23,18 @@ void set_reentrant(int by);
 
 // Python's side of an object of the layer, by a number. Where the object ends no Python may run, so that
 // Python lets go of its side later.
-class Kept {
+class PythonObject {
  public:
-  explicit Kept(uint64_t number) : own_{number} {}
-  ~Kept();
-  Kept(const Kept&) = delete;
+  explicit PythonObject(uint64_t number) : own_{number} {}
+  ~PythonObject();
+  PythonObject(const PythonObject&) = delete;
   uint64_t number() const { return own_.front(); }
 
  private:
   std::list<uint64_t> own_;  // moved into the list of ended ones, which needs no memory
 };
 
-using KeptRef = std::shared_ptr<const Kept>;
+using PythonRef = std::shared_ptr<const PythonObject>;
 
 // A number that no other object has.
 uint64_t next_number();

@@ -13,7 +13,7 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own irecv("PMPI_Irecv"), irecv_c("PMPI_Irecv_c"), mpi_cancel("PMPI_Cancel"),
+MpiFunction irecv("PMPI_Irecv"), irecv_c("PMPI_Irecv_c"), mpi_cancel("PMPI_Cancel"),
     test_cancelled("PMPI_Test_cancelled"), type_create_hindexed("PMPI_Type_create_hindexed"),
     type_commit("PMPI_Type_commit"), type_free("PMPI_Type_free");
 
@@ -25,31 +25,31 @@ uint32_t unsigned_of(uint64_t itemsize) {
 
 }  // namespace
 
-Incoming::Incoming(std::shared_ptr<Comm> comm, BufferRef buffer)
+ReceiveTask::ReceiveTask(std::shared_ptr<Comm> comm, MessageBufferRef buffer)
     : comm_(std::move(comm)),
       buffer_(std::move(buffer)),
       notices_(comm_->compresses() ? comm_->notices : nullptr) {
   buffer_->keep_type();
 }
 
-Incoming::~Incoming() {
+ReceiveTask::~ReceiveTask() {
   if (notices_) notices_->is_over(this);
   if (run_) the_engine().forget(run_);
   put_scratch();
 }
 
-void Incoming::put_scratch() {
+void ReceiveTask::put_scratch() {
   if (scratch_) the_engine().pool().put(scratch_, scratch_nbytes_);
   if (first_ && first_up_.done()) engine::pinned().put(first_, 0);  // else a GPU may still use it
   scratch_ = first_ = nullptr;
 }
 
-int Incoming::post(int source, int tag) {
+int ReceiveTask::post(int source, int tag) {
   const Library& mpi = library();
   nbytes_ = buffer_->nbytes;
   int64_t n = int64_t(nbytes_);
   const bool fits = n <= INT32_MAX || irecv_c.exists();
-  if (!fits) buffer_->mirror();
+  if (!fits) buffer_->use_host_copy();
   Word where = buffer_->address, type = mpi.byte;
   const Range range = buffer_->range(nbytes_);
   Word parts = 0;  // a datatype
@@ -83,7 +83,7 @@ int Incoming::post(int source, int tag) {
   }
   if (notices_) notices_->await(this, source, tag, buffer_->nbytes);
   request_task_ = make_request(engine_library(), &request_, status_, nbytes_);
-  Own& begin = irecv.of(n, irecv_c);
+  MpiFunction& begin = irecv.of(n, irecv_c);
   const int error =
       begin.call(where, Word(n), type, Word(int64_t(source)), Word(int64_t(tag)), comm_->handle, &request_);
   if (parts) type_free.call(&parts);
@@ -91,17 +91,17 @@ int Incoming::post(int source, int tag) {
   return error;
 }
 
-void Incoming::take(std::shared_ptr<Arrived> arrived) {
+void ReceiveTask::take(std::shared_ptr<ReceivedMessage> arrived) {
   message_ = std::move(arrived);
   memcpy(status_, message_->status, sizeof status_);
 }
 
-bool Incoming::done() { return arrived_ && first_up_.done() && (!run_ || run_->done()); }
+bool ReceiveTask::done() { return arrived_ && first_up_.done() && (!run_ || run_->done()); }
 
 // By the thread that looks at the request next.
-void Incoming::cancel() { cancels_ = true; }
+void ReceiveTask::cancel() { cancels_ = true; }
 
-bool Incoming::step() {
+bool ReceiveTask::step() {
   if (arrived_) {
     bool moved = first_up_.step();
     if (run_ && run_->step()) {
@@ -131,7 +131,7 @@ bool Incoming::step() {
   return true;
 }
 
-int Incoming::wrong_type(uint32_t element, uint64_t nbytes) const {
+int ReceiveTask::wrong_type(uint32_t element, uint64_t nbytes) const {
   const uint32_t expected = real_of(buffer_->element), sent = real_of(element);
   auto values = [](uint32_t code) {
     return code == UINT16 || code == UINT32 || code == UINT64 ? code - 1 : code;
@@ -145,18 +145,18 @@ int Incoming::wrong_type(uint32_t element, uint64_t nbytes) const {
                                wanted.substr(wanted.find(' ') + 1));
 }
 
-std::string Incoming::text(uint64_t nbytes) const {
+std::string ReceiveTask::text(uint64_t nbytes) const {
   return "the message of " + std::to_string(nbytes) + " bytes from rank " +
          std::to_string(source_of(status_));
 }
 
-int Incoming::truncated(uint64_t nbytes) const {
+int ReceiveTask::truncated(uint64_t nbytes) const {
   const std::string room = std::to_string(buffer_->nbytes);
   return code_of(library().err_truncate, text(nbytes) + " is truncated to the buffer's " + room);
 }
 
 // The message, or the first of a compressed one, is there.
-void Incoming::look() {
+void ReceiveTask::look() {
   const int64_t length = message_ ? int64_t(message_->bytes.size()) : nbytes_of_message(status_);
   const uint8_t* data = message_ ? message_->bytes.data() : scratch_ ? scratch_ : buffer_->place.data;
   const uint32_t element = real_of(buffer_->element);
@@ -185,7 +185,7 @@ void Incoming::look() {
   }
   if (!in_place) {
     const uint64_t here = apart_ ? std::min(nbytes_, scratch_nbytes) : nbytes_;
-    if (here) buffer_->mirror();
+    if (here) buffer_->use_host_copy();
     waits_ = !landing_.begin_write(buffer_->range(here));
     if (buffer_->known && !waits_) buffer_->unpack(data, here);
     else unpacked_.assign(data, data + here);
@@ -198,7 +198,7 @@ void Incoming::look() {
                                ", which are received as " + amount(element, itemsize(element)).substr(2)));
 }
 
-void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t length) {
+void ReceiveTask::begin(const Opening& opening, const uint8_t* data, int64_t length) {
   const int source = source_of(status_);
   if (notices_ && !message_)  // else a probe has
     notices_->drop(source, tag_of(status_), length, opening.serial);
@@ -247,7 +247,7 @@ void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t length
   is_on_device_ = true;
 }
 
-void Incoming::decode_first(const engine::Frame& frame, uint64_t n, const engine::Place& place) {
+void ReceiveTask::decode_first(const engine::Frame& frame, uint64_t n, const engine::Place& place) {
   const Receiving& how = receiving(frame.header.dtype);
   const double start = engine::now();
   const uint64_t nbytes = frame.header.nbytes();
@@ -255,16 +255,16 @@ void Incoming::decode_first(const engine::Frame& frame, uint64_t n, const engine
   uint8_t* into = place.layout ? apart.data() : place.data;
   engine::Coder coder(how.coding, the_engine().pool());
   if (engine::Error error = coder.decode(frame, {into, n, frame.header.dtype}))
-    fail(code_of(error, how.kept->number()));
+    fail(code_of(error, how.python_ref->number()));
   if (place.layout) scatter(*place.layout, place.data, 0, nbytes, into);
   stats_.decode_seconds += engine::now() - start;
   raise_bound(frame.bound(), &stats_.bound);
 }
 
-void Incoming::finish() {
+void ReceiveTask::finish() {
   if (run_) {
     add(&stats_, run_->stats());
-    if (!error_ && run_->error()) fail(code_of(run_->error(), receiving(UINT8).kept->number()));
+    if (!error_ && run_->error()) fail(code_of(run_->error(), receiving(UINT8).python_ref->number()));
     the_engine().forget(run_);
     run_.reset();
   }
@@ -279,7 +279,7 @@ void Incoming::finish() {
   int cancelled = 0;
   test_cancelled.call(status_, &cancelled);
   if (error_ || cancelled) return;
-  fail(first_up_.ranges.empty() ? buffer_->give_back(nbytes_) : first_up_.code());
+  fail(first_up_.ranges.empty() ? buffer_->copy_to_device(nbytes_) : first_up_.code());
 }
 
 }  // namespace layer

@@ -13,20 +13,20 @@ namespace compcoll {
 namespace layer {
 
 // One that has arrived, by a receive or a matched probe.
-struct Arrived {
+struct ReceivedMessage {
   std::vector<uint8_t> bytes;
   alignas(8) char status[most_nbytes_of_status] = {};
 };
 
 // A message on its way in.
-class Incoming : public engine::Task {
+class ReceiveTask : public engine::Task {
  public:
-  Incoming(std::shared_ptr<Comm> comm, BufferRef buffer);
-  ~Incoming() override;
+  ReceiveTask(std::shared_ptr<Comm> comm, MessageBufferRef buffer);
+  ~ReceiveTask() override;
   // Posts a receive; MPI's code.
   int post(int source, int tag);
   // Takes one that has arrived.
-  void take(std::shared_ptr<Arrived> arrived);
+  void take(std::shared_ptr<ReceivedMessage> arrived);
   void cancel();
   // Releases the receive's memory for other receives: it is not waited for any more.
   void leave() { landing_.looked(0); }
@@ -59,14 +59,14 @@ class Incoming : public engine::Task {
   std::string text(uint64_t nbytes) const;
 
   const std::shared_ptr<Comm> comm_;
-  const BufferRef buffer_;
+  const MessageBufferRef buffer_;
   const std::shared_ptr<Notices> notices_;
   std::unique_ptr<engine::Task> request_task_;
   Word request_ = 0;
   alignas(8) char status_[most_nbytes_of_status] = {};
   uint8_t* scratch_ = nullptr;
   uint64_t scratch_nbytes_ = 0, nbytes_ = 0;  // the latter of the whole message
-  std::shared_ptr<Arrived> message_;
+  std::shared_ptr<ReceivedMessage> message_;
   Landing landing_;
   std::vector<uint8_t> unpacked_;  // where the bytes cannot be written yet, or it is not known where they lie
   bool waits_ = false;  // whether some of them cannot

@@ -82,7 +82,7 @@ std::vector<Record> Recorder::take() {
 
 bool is_recorded() { return recorder.on() && !quiet; }
 
-void go_quiet(int by) { quiet += by; }
+void pause_recording(int by) { quiet += by; }
 
 Record begin_record(const CollectiveCall& call) {
   Record record = {};
@@ -100,14 +100,14 @@ Record begin_record(const CollectiveCall& call) {
 }
 
 void end_record(const CollectiveCall& call, Record record, int error, Word request) {
-  int small = Last::none;
+  int small = LastCall::none;
   record.returned = record.end = engine::now();
   record.error = error;
   auto pending = pending_of(request);
   if (!pending && call.name < n_accelerated) record.outcome = call.comm.last.get(&small);
   record.small = small >= 0;
   if (call.form == nonblocking && !error && request && request != library().request_null)
-    keep_record(request, std::move(record));
+    attach_record(request, std::move(record));
   else recorder.add(std::move(record));
 }
 

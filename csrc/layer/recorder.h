@@ -59,7 +59,7 @@ extern Recorder recorder;
 
 // Whether a call is recorded: not those of a thread that is within a call which Python records itself.
 bool is_recorded();
-void go_quiet(int by);  // begins that (1), or ends it (-1), in this thread
+void pause_recording(int by);  // begins that (1), or ends it (-1), in this thread
 
 // A call that is carried out: `begin_record` comes before it, and `end_record` behind, with MPI's code and
 // the request of a nonblocking one, with whose completion its record ends.

@@ -11,7 +11,7 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own grequest_start("PMPI_Grequest_start"), recv_init("PMPI_Recv_init"), isend("PMPI_Isend"),
+MpiFunction grequest_start("PMPI_Grequest_start"), recv_init("PMPI_Recv_init"), isend("PMPI_Isend"),
     iprobe("PMPI_Iprobe"), mpi_recv("PMPI_Recv"), comm_dup("PMPI_Comm_dup"),
     comm_set_errhandler("PMPI_Comm_set_errhandler"), request_free("PMPI_Request_free");
 
@@ -34,15 +34,15 @@ RequestRef find_locked(Word handle) {
 }
 
 // A place in the table, made before the request is: to take it needs no memory.
-using Place = std::map<Word, RequestRef>::node_type;
+using TableNode = std::map<Word, RequestRef>::node_type;
 
-Place make_place(RequestRef entry) {
+TableNode make_node(RequestRef entry) {
   std::map<Word, RequestRef> one{{0, std::move(entry)}};
   return one.extract(one.begin());
 }
 
 // Takes a place; returns what is left of a request that had the handle before.
-RequestRef add(Place place, Word handle) {
+RequestRef add(TableNode place, Word handle) {
   place.key() = place.mapped()->handle = handle;
   std::lock_guard<std::mutex> lock(requests().mutex);
   auto added = requests().table.insert(std::move(place));
@@ -60,7 +60,7 @@ void remove(const RequestEntry& entry) {
 // entry, which is in the table until MPI frees the request
 
 int query(void* state, void* status) {
-  static_cast<RequestEntry*>(state)->operation->tell(status);
+  static_cast<RequestEntry*>(state)->operation->fill_status(status);
   return 0;
 }
 
@@ -88,22 +88,22 @@ void drop_freed() {
       one = next;
     }
   }
-  for (const auto& one : old) close_record(one.second, 0);
+  for (const auto& one : old) complete_record(one.second, 0);
 }
 
 // -- stand-ins: receives of no bytes, for each of which one byte waits. Code that is not hooked gets an error
 // where it starts one
 
-Word mirror = 0;
+Word self_duplicate = 0;
 const char byte = 0;
 
 int make_stand_in(Word* handle) {
   const Library& mpi = library();
-  if (!own_comm()) return mpi.err_other;
+  if (!self_comm()) return mpi.err_other;
   Word made = 0, sent = 0;
-  if (int error = isend.call(&byte, 1, mpi.byte, 0, 0, mirror, &sent)) return error;
+  if (int error = isend.call(&byte, 1, mpi.byte, 0, 0, self_duplicate, &sent)) return error;
   request_free.call(&sent);
-  int error = recv_init.call(Word(0), Word(0), mpi.byte, 0, 0, mirror, &made);
+  int error = recv_init.call(Word(0), Word(0), mpi.byte, 0, 0, self_duplicate, &made);
   *handle = mpi.handle_of(made);
   return error;
 }
@@ -113,14 +113,14 @@ bool take_byte() {
   int found = 0;
   char received;
   const Library& mpi = library();
-  iprobe.call(0, 0, mirror, &found, mpi.ignored_status);
-  if (found) mpi_recv.call(&received, 1, mpi.byte, 0, 0, mirror, mpi.ignored_status);
+  iprobe.call(0, 0, self_duplicate, &found, mpi.ignored_status);
+  if (found) mpi_recv.call(&received, 1, mpi.byte, 0, 0, self_duplicate, mpi.ignored_status);
   return found;
 }
 
 // Forgets a request that is about to be freed.
 void forget(const RequestRef& entry) {
-  close_record(entry, 0);
+  complete_record(entry, 0);
   if (entry->operation) entry->operation->released = true;
   if (!entry->persistent) return;
   remove(*entry);
@@ -159,20 +159,20 @@ std::vector<KnownRequest> find_requests(const char* array, size_t n) {
   return known;
 }
 
-Word own_comm() {
+Word self_comm() {
   static std::mutex mutex;
   std::lock_guard<std::mutex> lock(mutex);
   Word made = 0;
-  if (mirror || comm_dup.call(library().comm_self, &made)) return mirror;
+  if (self_duplicate || comm_dup.call(library().comm_self, &made)) return self_duplicate;
   comm_set_errhandler.call(library().handle_of(made), library().errors_return);
-  return mirror = library().handle_of(made);
+  return self_duplicate = library().handle_of(made);
 }
 
 int start_request(const std::shared_ptr<PendingOperation>& operation, Word* request) {
   drop_freed();
   auto entry = std::make_shared<RequestEntry>();
   entry->operation = operation;
-  Place place = make_place(entry);
+  TableNode place = make_node(entry);
   void* const state = entry.get();
   if (int error = grequest_start.call(&query, &freed, &cancel, state, &entry->handle)) return error;
   add(std::move(place), *request = library().handle_of(entry->handle));
@@ -185,7 +185,7 @@ void free_request(Word request) {
   request_free.call(&place);
 }
 
-void keep_record(Word handle, Record record) {
+void attach_record(Word handle, Record record) {
   if (const RequestRef known = find_request(handle); known && known->operation) {
     std::lock_guard<std::mutex> lock(requests().mutex);
     known->record = std::move(record);
@@ -194,7 +194,7 @@ void keep_record(Word handle, Record record) {
   auto entry = std::make_shared<RequestEntry>();
   entry->record = std::move(record);
   // MPI may give requests that are complete at once a handle in common.
-  if (const RequestRef old = add(make_place(std::move(entry)), handle)) close_record(old, 0);
+  if (const RequestRef old = add(make_node(std::move(entry)), handle)) complete_record(old, 0);
 }
 
 std::vector<Record> take_open_records() {
@@ -212,7 +212,7 @@ std::vector<Record> take_open_records() {
   return records;
 }
 
-void close_record(const RequestRef& entry, int error, std::shared_ptr<const Outcome> outcome) {
+void complete_record(const RequestRef& entry, int error, std::shared_ptr<const Outcome> outcome) {
   if (entry->operation && !recorder.on()) return;
   std::optional<Record> record;
   {
@@ -227,10 +227,10 @@ void close_record(const RequestRef& entry, int error, std::shared_ptr<const Outc
   recorder.add(std::move(*record));
 }
 
-int keep(std::shared_ptr<Prepared> prepared, Word* handle) {
+int register_persistent(std::shared_ptr<PersistentOperation> prepared, Word* handle) {
   auto entry = std::make_shared<RequestEntry>();
   entry->persistent = std::move(prepared);
-  Place place = make_place(std::move(entry));
+  TableNode place = make_node(std::move(entry));
   if (int error = make_stand_in(handle)) return error;
   add(std::move(place), *handle);
   return 0;
@@ -251,9 +251,9 @@ void end_requests(double seconds) {
   for (auto& pending : freed) pending->join(freed_seconds);
   const double until = engine::now() + seconds;
   for (auto& pending : all) pending->join(std::max(until - engine::now(), 0.0));
-  if (!mirror) return;
+  if (!self_duplicate) return;
   while (take_byte()) {}
-  mirror = 0;
+  self_duplicate = 0;
 }
 
 }  // namespace layer

@@ -12,9 +12,9 @@ namespace compcoll {
 namespace layer {
 
 // A call that is prepared once, and started any number of times.
-class Prepared {
+class PersistentOperation {
  public:
-  virtual ~Prepared() = default;
+  virtual ~PersistentOperation() = default;
   // Starts the call; the request of its nonblocking form. MPI's code.
   virtual int start(Word* request) = 0;
   Word started = 0;  // the request of the call under way
@@ -25,7 +25,7 @@ class Prepared {
 struct RequestEntry {
   Word handle = 0;
   std::shared_ptr<PendingOperation> operation;
-  std::shared_ptr<Prepared> persistent;
+  std::shared_ptr<PersistentOperation> persistent;
   std::optional<Record> record;  // until the program has seen the end of the call
 };
 using RequestRef = std::shared_ptr<RequestEntry>;
@@ -43,7 +43,7 @@ struct KnownRequest {
   size_t index;
   Word handle;
   RequestRef entry;  // null of a started call of MPI's
-  std::shared_ptr<Prepared> persistent;  // that has started it
+  std::shared_ptr<PersistentOperation> persistent;  // that has started it
   bool is_complete;
 };
 // The requests of an array of which something is known, but for persistent ones that are not started.
@@ -55,16 +55,16 @@ int start_request(const std::shared_ptr<PendingOperation>& operation, Word* requ
 void free_request(Word request);
 
 // Keeps the record of a call until its request is seen to be complete; and what is kept.
-void keep_record(Word request, Record record);
+void attach_record(Word request, Record record);
 std::vector<Record> take_open_records();
 // A call has ended, or its request is no more.
-void close_record(const RequestRef& entry, int error, std::shared_ptr<const Outcome> outcome = nullptr);
+void complete_record(const RequestRef& entry, int error, std::shared_ptr<const Outcome> outcome = nullptr);
 
 // The handle that a program gets of a prepared call; MPI's code.
-int keep(std::shared_ptr<Prepared> prepared, Word* handle);
+int register_persistent(std::shared_ptr<PersistentOperation> prepared, Word* handle);
 
 // A communicator of this rank alone, on which nothing else of the program's is; 0 where MPI makes none.
-Word own_comm();
+Word self_comm();
 
 // Before MPI ends: waits for calls under way, at most for so long, and lets go of what stands for prepared
 // ones.

@@ -12,9 +12,9 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own error_class("PMPI_Error_class");
+MpiFunction error_class("PMPI_Error_class");
 
-using WayRef = std::shared_ptr<const Way>;
+using DecisionRef = std::shared_ptr<const Decision>;
 
 thread_local bool root_is_read_only = false;
 
@@ -27,43 +27,43 @@ void note(const CollectiveCall& call, const CallPlan& plan) {
 
 // Leaves a nonblocking call to MPI, whose request completes with what else belongs to it; MPI's code.
 int submit_to_mpi(CollectiveCall& call) {
-  auto work =
+  auto operation =
       std::make_shared<CollectiveOperation>(call.comm.shared_from_this(), nullptr, call.name, call.form);
   std::vector<Word> words(call.words, call.words + call.n_words);
-  words.back() = reinterpret_cast<Word>(&work->plain);
-  work->check = call.check;
-  work->staged = call.staged;
-  work->plains.push_back(&work->plain);
+  words.back() = reinterpret_cast<Word>(&operation->plain);
+  operation->check = call.check;
+  operation->host_copies = call.host_copies;
+  operation->plains.push_back(&operation->plain);
   if (int error = call_mpi(call, words.data())) return error;
-  return work->submit(&call.request);
+  return operation->submit(&call.request);
 }
 
 // Has MPI carry out a call, on copies of what lies on GPUs where it cannot reach that; its code. Tags are taken
 // as on ranks that do not leave the call to MPI: where MPI refuses the arguments, those take none either.
 int execute_by_mpi(CollectiveCall& call, const CallPlan& plan) {
   note(call, plan);
-  if (!call.next.exists() && !call.on_devices() && !call.staged) return unavailable;
-  const double start = plan.count ? engine::now() : 0;
+  if (!call.next.exists() && !call.on_devices() && !call.host_copies) return unavailable;
+  const double start = plan.trial ? engine::now() : 0;
   if (call.on_copies()) {
     call.use_host_copies(false);
   } else if (call.on_devices()) {  // MPI does not know the caller's streams
-    Staged all(call);
-    all.take(call.marks);
+    HostCopies all(call);
+    all.copy_to_host(call.marks);
     if (all.code()) return failed(call, all.code());
   }
   int error;
-  if (call.staged && call.form == persistent) error = keep_call(call, nullptr, 0);
-  else if (call.form == nonblocking && (call.check || call.staged)) error = submit_to_mpi(call);
+  if (call.host_copies && call.form == persistent) error = init_collective(call, nullptr, 0);
+  else if (call.form == nonblocking && (call.check || call.host_copies)) error = submit_to_mpi(call);
   else error = call_mpi(call, call.words);
   if (error) return error;
-  if (call.staged && call.form == blocking) {
-    call.staged->give_back();
-    error = failed(call, call.staged->code());
+  if (call.host_copies && call.form == blocking) {
+    call.host_copies->copy_to_device();
+    error = failed(call, call.host_copies->code());
   }
-  if (plan.count) plan.count->add(engine::now() - start);
+  if (plan.trial) plan.trial->add(engine::now() - start);
   if (takes_tags(call)) {
-    if (call.form == nonblocking) call.comm.tags.next(nullptr);
-    else call.comm.kept_tags.take(call.comm.handle);
+    if (call.form == nonblocking) call.comm.tags.reserve(nullptr);
+    else call.comm.persistent_tags.reserve(call.comm.handle);
   }
   return error;
 }
@@ -85,19 +85,19 @@ bool has_begun(int code) {
 }
 
 // Has MPI carry out its part of a call; its code.
-int begin_part_of_mpi(const CollectiveCall& call, CollectiveOperation* work) {
-  const CallPlan& plan = *work->plan;
+int begin_part_of_mpi(const CollectiveCall& call, CollectiveOperation* operation) {
+  const CallPlan& plan = *operation->plan;
   const Word* given = call.words;
   if (call.on_copies()) {
-    work->staged = std::make_shared<Staged>(call, plan.sent, plan.received);
-    work->staged->take(call.marks);
-    given = work->staged->words();
+    operation->host_copies = std::make_shared<HostCopies>(call, plan.sent, plan.received);
+    operation->host_copies->copy_to_host(call.marks);
+    given = operation->host_copies->words();
   }
-  work->masked = std::make_shared<Masked>(call, given, plan.sent, plan.received);
-  Word* words = work->masked->words();
+  operation->remaining = std::make_shared<RemainingCall>(call, given, plan.sent, plan.received);
+  Word* words = operation->remaining->words();
   if (call.form == nonblocking) {
-    words[call.n_words - 1] = reinterpret_cast<Word>(&work->plain);
-    work->plains.push_back(&work->plain);
+    words[call.n_words - 1] = reinterpret_cast<Word>(&operation->plain);
+    operation->plains.push_back(&operation->plain);
   }
   const int error = call_mpi(call, words);
   if (error && has_begun(error)) {
@@ -107,46 +107,48 @@ int begin_part_of_mpi(const CollectiveCall& call, CollectiveOperation* work) {
   return error;
 }
 
-int begin_and_end(CollectiveCall& call, int poisoned, const std::shared_ptr<CollectiveOperation>& work) {
+int begin_and_end(CollectiveCall& call, int poisoned, const std::shared_ptr<CollectiveOperation>& operation) {
   Comm& comm = call.comm;
-  const bool parts = work->plan->execution == Execution::both;
-  work->staged = call.staged;
+  const bool parts = operation->plan->execution == Execution::both;
+  operation->host_copies = call.host_copies;
   if (parts)
-    if (int error = begin_part_of_mpi(call, work.get())) return error;
+    if (int error = begin_part_of_mpi(call, operation.get())) return error;
   const bool alone = parts && call.form == blocking;
-  const int first = alone ? comm.tags.pairwise() : comm.tags.next(call.form == blocking ? nullptr : work);
+  const int first =
+      alone ? comm.tags.pairwise() : comm.tags.reserve(call.form == blocking ? nullptr : operation);
   const Word bases[] = {call.buffers[send_side].buf, call.buffers[recv_side].buf};
   const CollectiveOperation::Lane lane = {comm.frames->handle(), first, comm.tags.n(), comm.tags.refusal(),
                                           0};
-  if (int error = work->begin(bases, call.gpus, lane, call.marks)) return failed(call, error);
-  if (poisoned) work->poison(poisoned);
-  return failed(call, call.form == blocking ? work->wait() : work->submit(&call.request));
+  if (int error = operation->begin(bases, call.gpus, lane, call.marks)) return failed(call, error);
+  if (poisoned) operation->poison(poisoned);
+  return failed(call, call.form == blocking ? operation->wait() : operation->submit(&call.request));
 }
 
 // `uncompressed`: why the call is not compressed, if it is not.
-int execute_by_engine(CollectiveCall& call, const PlanRef& plan, WayRef uncompressed = nullptr) {
+int execute_by_engine(CollectiveCall& call, const PlanRef& plan, DecisionRef uncompressed = nullptr) {
   int poisoned = 0;
-  if (root_is_read_only && plan->schedules.back().way->writes_back) {
+  if (root_is_read_only && plan->schedules.back().decision->writes_back) {
     poisoned = code_of(
         library().err_buffer,
         "the root's buffer is read-only, and the root too takes the values that a lossy codec leaves: "
         "owner_exact=True lets it keep its own");
   }
-  if (call.form == persistent) return failed(call, keep_call(call, plan, poisoned));
-  auto work = std::make_shared<CollectiveOperation>(call.comm.shared_from_this(), plan, call.name, call.form);
-  work->began = engine::now();
-  work->check = call.check;
-  work->uncompressed = std::move(uncompressed);
-  return work->beginning([&] { return begin_and_end(call, poisoned, work); });
+  if (call.form == persistent) return failed(call, init_collective(call, plan, poisoned));
+  auto operation =
+      std::make_shared<CollectiveOperation>(call.comm.shared_from_this(), plan, call.name, call.form);
+  operation->began = engine::now();
+  operation->check = call.check;
+  operation->uncompressed = std::move(uncompressed);
+  return operation->beginning([&] { return begin_and_end(call, poisoned, operation); });
 }
 
 // Gives the engine a call that is not compressed, which a plan leaves to MPI; its code.
 int carry_uncompressed(CollectiveCall& call, const PlanRef& carried, const CallPlan& left) {
-  WayRef why = carried->schedules[0].way;
-  if (left.declined) why = because(left.declined->reason + "; " + why->reason);
+  DecisionRef why = carried->schedules[0].decision;
+  if (left.declined) why = decision_by_mpi(left.declined->reason + "; " + why->reason);
   const double start = engine::now();
   const int error = execute_by_engine(call, carried, std::move(why));
-  if (left.count && !error) left.count->add(engine::now() - start);
+  if (left.trial && !error) left.trial->add(engine::now() - start);
   return error;
 }
 

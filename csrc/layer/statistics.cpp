@@ -18,10 +18,10 @@ const char* text_of(int name) {
   return texts[name];
 }
 
-std::shared_ptr<const Way> because(std::string reason) {
-  auto way = std::make_shared<Way>();
-  way->reason = std::move(reason);
-  return way;
+std::shared_ptr<const Decision> decision_by_mpi(std::string reason) {
+  auto decision = std::make_shared<Decision>();
+  decision->reason = std::move(reason);
+  return decision;
 }
 
 void raise_bound(double bound, double* to) {
@@ -45,13 +45,13 @@ void add(engine::Stats* sum, const engine::Stats& part) {
   }
 }
 
-void Last::note(std::shared_ptr<const Outcome> outcome) {
+void LastCall::note(std::shared_ptr<const Outcome> outcome) {
   std::lock_guard<std::mutex> lock(mutex_);
   outcome_ = std::move(outcome);
   small_.store(other, std::memory_order_relaxed);
 }
 
-std::shared_ptr<const Outcome> Last::get(int* small) {
+std::shared_ptr<const Outcome> LastCall::get(int* small) {
   std::lock_guard<std::mutex> lock(mutex_);
   *small = small_.load(std::memory_order_relaxed);
   return *small == other ? outcome_ : nullptr;
@@ -66,9 +66,9 @@ void Comm::add(std::shared_ptr<const Outcome> outcome) {
   last.note(std::move(outcome));
 }
 
-void Comm::add_plain(int name, std::shared_ptr<const Way> reason) {
+void Comm::add_plain(int name, std::shared_ptr<const Decision> reason) {
   auto outcome = std::make_shared<Outcome>();
-  outcome->name = name, outcome->way = std::move(reason);
+  outcome->name = name, outcome->decision = std::move(reason);
   add(std::move(outcome));
 }
 

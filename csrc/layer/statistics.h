@@ -27,19 +27,19 @@ const char* text_of(int name);
 enum Form { blocking, nonblocking, persistent, n_forms };
 
 // How a call, or a part of it, was to be carried out.
-struct Way {
+struct Decision {
   std::string codec, algorithm, reason;
   bool lossless = true;
   bool writes_back = false;  // whether the owner of a block takes the values that others decode
 };
 
 // MPI carries a call out for this reason.
-std::shared_ptr<const Way> because(std::string reason);
+std::shared_ptr<const Decision> decision_by_mpi(std::string reason);
 
 // A call that has ended.
 struct Outcome {
   int name = n_names;
-  std::shared_ptr<const Way> way;  // of a call that MPI served only its reason counts
+  std::shared_ptr<const Decision> decision;  // of a call that MPI served only its reason counts
   bool accelerated = false;
   engine::Stats stats;
   double seconds = 0;
@@ -52,7 +52,7 @@ void add(engine::Stats* sum, const engine::Stats& part);
 void raise_bound(double bound, double* to);
 
 // The record of the last call of a communicator.
-class Last {
+class LastCall {
  public:
   // A call that was small: `name` alone says all.
   void note_small(int name) { small_.store(name, std::memory_order_relaxed); }

@@ -8,8 +8,8 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own comm_dup("PMPI_Comm_dup"), comm_free("PMPI_Comm_free"), comm_set_errhandler("PMPI_Comm_set_errhandler"),
-    allreduce("PMPI_Allreduce");
+MpiFunction comm_dup("PMPI_Comm_dup"), comm_free("PMPI_Comm_free"),
+    comm_set_errhandler("PMPI_Comm_set_errhandler"), allreduce("PMPI_Allreduce");
 
 // Calls that may be under way at once: the most, as far as each then has so many tags, and the fewest; and
 // communicators that share a private one.
@@ -40,7 +40,7 @@ PrivateComm::~PrivateComm() {
   comm_free.call(&place);
 }
 
-int PrivateComm::take() {
+int PrivateComm::reserve_tags() {
   const int shares = library().largest_tag / n_tags();
   return taken_ < shares ? taken_++ * n_tags() : -1;
 }
@@ -62,7 +62,7 @@ std::shared_ptr<PendingOperation> CallTags::take_under_way(int turn) {
   return work;
 }
 
-int CallTags::next(const std::shared_ptr<PendingOperation>& pending) {
+int CallTags::reserve(const std::shared_ptr<PendingOperation>& pending) {
   int turn;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -86,8 +86,8 @@ void CallTags::join() {
     if (auto work = take_under_way(turn)) work->join();
 }
 
-KeptTags::Shared* KeptTags::with_room(Word comm) {
-  if (current_ && current_->given < places) return current_;
+PersistentTags::Shared* PersistentTags::with_free_tags(Word comm) {
+  if (current_ && current_->given < n_ranges) return current_;
   // One of which no rank uses any place; else another one.
   std::vector<uint8_t> unused;
   for (const auto& one : all_) unused.push_back(!*one->used);
@@ -111,15 +111,15 @@ KeptTags::Shared* KeptTags::with_room(Word comm) {
   return current_ = all_.back().get();
 }
 
-std::shared_ptr<KeptTags::Place> KeptTags::take(Word comm) {
-  Shared* shared = with_room(comm);
+std::shared_ptr<PersistentTags::TagRange> PersistentTags::reserve(Word comm) {
+  Shared* shared = with_free_tags(comm);
   if (!shared) return nullptr;
-  auto place = std::make_shared<Place>();
-  place->n = library().largest_tag / places - 1;
-  place->first = shared->given++ * (place->n + 1);
-  place->comm = shared->comm, place->used = shared->used, place->index = shared->index;
-  ++*place->used;
-  return place;
+  auto tags = std::make_shared<TagRange>();
+  tags->n = library().largest_tag / n_ranges - 1;
+  tags->first = shared->given++ * (tags->n + 1);
+  tags->comm = shared->comm, tags->used = shared->used, tags->index = shared->index;
+  ++*tags->used;
+  return tags;
 }
 
 void end_comms() { mpi_ended = true; }

@@ -25,7 +25,7 @@ class PrivateComm {
 
   Word handle() const { return handle_; }
   // The first of the tags of one more that shares it, and how many they are; negative where there is no room.
-  int take();
+  int reserve_tags();
   static int n_tags();
   // Is never freed, given itself: messages that nobody receives must not meet those of a later communicator.
   void keep(std::shared_ptr<PrivateComm> self) noexcept { self_ = std::move(self); }
@@ -52,7 +52,7 @@ class CallTags {
   int n_of_messages() const { return refusal() - first_of_messages(); }
   int notice() const { return check_ - 1; }
   // The first tag of a call; `pending` may return before its end.
-  int next(const std::shared_ptr<PendingOperation>& pending);
+  int reserve(const std::shared_ptr<PendingOperation>& pending);
   void join();
 
  private:
@@ -65,32 +65,32 @@ class CallTags {
 
 // A communicator and tags of calls that are prepared once and begun again and again, by each rank in an order
 // of its own.
-class KeptTags {
+class PersistentTags {
  public:
-  struct Place {
+  struct TagRange {
     std::shared_ptr<PrivateComm> comm;
     std::shared_ptr<std::atomic<int>> used;  // places in use of that communicator
     int first, n, index;  // the latter that of the communicator
     int refusal() const { return first + n; }
     // Tells its frames in shared memory from those of other communicators.
     uint64_t key() const { return uint64_t(index + 1) * 0x9e3779b97f4a7c15; }
-    Place() = default;
-    Place(const Place&) = delete;
-    ~Place() {
+    TagRange() = default;
+    TagRange(const TagRange&) = delete;
+    ~TagRange() {
       if (used) --*used;
     }
   };
   // Collective over `comm`; null where MPI makes no communicator.
-  std::shared_ptr<Place> take(Word comm);
+  std::shared_ptr<TagRange> reserve(Word comm);
 
  private:
-  static constexpr int places = 64;
+  static constexpr int n_ranges = 64;
   struct Shared {
     std::shared_ptr<PrivateComm> comm;
     std::shared_ptr<std::atomic<int>> used;
     int given = 0, index = 0;
   };
-  Shared* with_room(Word comm);
+  Shared* with_free_tags(Word comm);
   std::vector<std::unique_ptr<Shared>> all_;
   Shared* current_ = nullptr;
 };

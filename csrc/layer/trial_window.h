@@ -11,11 +11,11 @@ namespace layer {
 // A block of blocking calls of one kind, as all ranks count them: after `most` Python decides anew. The times
 // and bytes are this rank's; collectives of one communicator follow each other, so that one thread at a time
 // adds to them.
-struct Count {
-  Count(int64_t most, int64_t skip) : most(most), skip(skip) {}
+struct TrialWindow {
+  TrialWindow(int64_t most, int64_t skip) : most(most), skip(skip) {}
 
   // Counts a call that starts now; false where the block is over.
-  bool take() {
+  bool count_call() {
     const int64_t now = calls.load(std::memory_order_relaxed);
     if (now >= most) return false;
     if (now == skip) since = engine::now();

@@ -6,7 +6,7 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own type_get_envelope("PMPI_Type_get_envelope"), type_get_contents("PMPI_Type_get_contents"),
+MpiFunction type_get_envelope("PMPI_Type_get_envelope"), type_get_contents("PMPI_Type_get_contents"),
     type_get_envelope_c("PMPI_Type_get_envelope_c"), type_get_contents_c("PMPI_Type_get_contents_c"),
     type_free("PMPI_Type_free");
 

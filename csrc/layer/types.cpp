@@ -15,7 +15,7 @@ Predefined predefined[n_predefined];
 
 namespace {
 
-Own type_size("PMPI_Type_size"), type_size_c("PMPI_Type_size_c"), type_size_x("PMPI_Type_size_x"),
+MpiFunction type_size("PMPI_Type_size"), type_size_c("PMPI_Type_size_c"), type_size_x("PMPI_Type_size_x"),
     type_get_name("PMPI_Type_get_name"), type_get_attr("PMPI_Type_get_attr"),
     type_set_attr("PMPI_Type_set_attr"), type_create_keyval("PMPI_Type_create_keyval"),
     type_get_extent("PMPI_Type_get_extent"), type_get_true_extent("PMPI_Type_get_true_extent"),
@@ -58,7 +58,7 @@ int64_t extent_of(Word handle) {
   return extent;
 }
 
-Parts taken_apart(Word handle);
+Parts parts_of(Word handle);
 
 Parts of_blocks(const Parts& old, int64_t extent, const std::vector<int64_t>& lengths,
                 const std::vector<int64_t>& at) {
@@ -91,7 +91,7 @@ Parts of_struct(const Contents& made) {
   std::vector<Piece> pieces;
   for (size_t i = 0; i < n; i++) {
     const int64_t length = made.numbers[1 + i];
-    Parts one = taken_apart(made.types[i]);
+    Parts one = parts_of(made.types[i]);
     at.push_back(made.numbers[1 + n + i]);
     pieces.push_back(repeated(length, extent_of(made.types[i]), one.piece));
     if (length > 0 && one.piece.nbytes()) add_basics(&parts, one);
@@ -163,7 +163,7 @@ Parts of_darray(const Contents& made, const Parts& old, int64_t extent) {
 
 Parts of_contents(const Contents& made) {
   if (made.combiner == STRUCT) return of_struct(made);
-  const Parts old = taken_apart(made.types[0]);
+  const Parts old = parts_of(made.types[0]);
   const int64_t extent = extent_of(made.types[0]);
   const int64_t* numbers = made.numbers.data();
   auto slice = [&](size_t first, int64_t n) {
@@ -207,7 +207,7 @@ const Type* attached(Word handle);
 
 // Types that are taken for others, by their names: Open MPI gives the contents of a type as duplicates, which
 // have no attributes, and whose names are "Dup " and that of the other one.
-std::map<std::string, const Type*>& taken() {
+std::map<std::string, const Type*>& overridden() {
   static auto all = new std::map<std::string, const Type*>;
   return *all;
 }
@@ -219,19 +219,19 @@ std::string name_of(Word handle) {
   return name;
 }
 
-const Type* duplicate_of_taken(Word handle) {
-  if (library().abi != Abi::open_mpi || taken().empty()) return nullptr;
+const Type* duplicate_of_overridden(Word handle) {
+  if (library().abi != Abi::open_mpi || overridden().empty()) return nullptr;
   std::string name = name_of(handle);
   if (name.rfind("Dup ", 0)) return nullptr;
   while (!name.rfind("Dup ", 0)) name.erase(0, 4);
-  auto found = taken().find(name);
-  return found == taken().end() ? nullptr : found->second;
+  auto found = overridden().find(name);
+  return found == overridden().end() ? nullptr : found->second;
 }
 
-Parts taken_apart(Word handle) {
+Parts parts_of(Word handle) {
   if (const Predefined& entry = predefined_at(handle); entry.handle) return of_type(*entry.type);
   if (const Type* known = attached(handle)) return of_type(*known);
-  if (const Type* known = duplicate_of_taken(handle)) return of_type(*known);
+  if (const Type* known = duplicate_of_overridden(handle)) return of_type(*known);
   Contents made;
   Parts parts;
   if (!read(handle, &made)) {
@@ -289,7 +289,7 @@ bool is_committed(Word handle) {
 }
 
 Type* flattened(Word handle) {
-  Parts parts = taken_apart(handle);
+  Parts parts = parts_of(handle);
   auto type = new Type;
   type->id = ++n_types;
   type->element = parts.any ? parts.element : 0;
@@ -339,17 +339,17 @@ const Type* type_of(Word handle) {
 
 uint64_t nbytes_of_derived(Word handle) {
   int64_t size = 0;
-  Own& of = type_size_c.exists() ? type_size_c : type_size_x;
+  MpiFunction& of = type_size_c.exists() ? type_size_c : type_size_x;
   return handle == library().type_null || of.call(handle, &size) || size < 0 ? 0 : uint64_t(size);
 }
 
-bool take_for(Word handle, uint32_t element, Word sum, bool summable) {
+bool override_element_type(Word handle, uint32_t element, Word sum, bool summable) {
   handle = library().handle_of(handle);
   Type* type = flattened(handle);
   type->element = element, type->own_sum = sum;
   type->basic = true, type->summable = summable;
   if (!attach(handle, type)) return false;
-  taken()[name_of(handle)] = type;
+  overridden()[name_of(handle)] = type;
   return true;
 }
 

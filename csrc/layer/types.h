@@ -69,7 +69,7 @@ Word sum_of_halves(uint32_t element);
 // Has the values of a datatype taken for those of another type of the same size, such as a float that MPI
 // lacks; MPI adds them up by an operation, and so do we where they are summable. False where MPI does not let
 // it.
-bool take_for(Word handle, uint32_t element, Word sum, bool summable);
+bool override_element_type(Word handle, uint32_t element, Word sum, bool summable);
 
 // The code of the real type of a complex one; others are theirs.
 inline uint32_t real_of(uint32_t element) {

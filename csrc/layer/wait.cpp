@@ -49,7 +49,7 @@ class RequestSet {
 
   // Has everything complete that can complete.
   void step() {
-    Unlocked unlocked;
+    ReleaseGil released_gil;
     the_engine().progress().step_all();
   }
   // Has MPI progress until all of the layer's are complete.
@@ -59,7 +59,7 @@ class RequestSet {
   }
   // Has MPI progress until its test says that some are complete, the layer's or not.
   void wait_until(const std::function<bool()>& test) {
-    Unlocked unlocked;
+    ReleaseGil released_gil;
     the_engine().progress().wait(operations_, test, std::numeric_limits<double>::infinity(),
                                  [] { return false; });
   }
@@ -100,8 +100,8 @@ class RequestSet {
     if (one.persistent) one.persistent->started = 0;
     if (!one.entry) return 0;
     const auto& operation = one.entry->operation;
-    const int code = operation ? operation->settle() : 0;
-    close_record(one.entry, code, operation ? operation->outcome() : nullptr);
+    const int code = operation ? operation->conclude_once() : 0;
+    complete_record(one.entry, code, operation ? operation->outcome() : nullptr);
     return code;
   }
 
@@ -141,8 +141,8 @@ COMPCOLL_INLINE int look_at(Word requests, int n, Mpi&& mpi) {
 }
 
 // Has MPI complete one request, with a status of the layer's if the program ignores it.
-template <class Next>
-int complete_one(Word status, Next&& next) {
+template <class Function>
+int complete_one(Word status, Function&& next) {
   alignas(8) char own[most_nbytes_of_status];
   if (status == library().ignored_status) status = reinterpret_cast<Word>(own);
   const int error = next(status);

@@ -260,7 +260,7 @@ def resources() -> dict[str, int]:
         "Python threads": threading.active_count(),
         "threads": int(status.partition("Threads:")[2].split()[0]),
         "files": len(os.listdir("/proc/self/fd")),
-        "kept": _engine.kept_count(),
+        "kept": _engine.held_count(),
     }
 
 

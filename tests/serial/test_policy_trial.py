@@ -16,7 +16,7 @@ SMALL, LARGE = 64 << 10, 4 << 20
 QUICK, SLOW = CodecSpeed(1e-12, 1e-12, 0.5), CodecSpeed(1.0, 1.0, 0.5)
 
 
-class FakeCount:
+class FakeWindow:
     """Stand-in for the layer's count of a block, on the test's clock."""
 
     def __init__(self, most, skip=0):
@@ -51,18 +51,18 @@ class Job:
             kind = self.kind
             if kind.is_over:
                 kind.go_on(self.now, self.agree, lambda: self.speed)
-            count = kind.count
-            if count.calls == count.skip:
-                count.since = self.now
-            count.calls += 1
+            window = kind.window
+            if window.calls == window.skip:
+                window.since = self.now
+            window.calls += 1
             seconds = self.take(kind.compress, len(self.ways))
-            if count.calls > count.skip:
-                count.seconds += seconds
-            if kind.compress and count.calls > count.skip:
+            if window.calls > window.skip:
+                window.seconds += seconds
+            if kind.compress and window.calls > window.skip:
                 share = self.share(len(self.ways)) if callable(self.share) else self.share
-                count.raw_nbytes, count.wire_nbytes = (
-                    count.raw_nbytes + 1000,
-                    count.wire_nbytes + round(1000 * share),
+                window.raw_nbytes, window.wire_nbytes = (
+                    window.raw_nbytes + 1000,
+                    window.wire_nbytes + round(1000 * share),
                 )
             self.ways.append(kind.compress)
             self.now += seconds + self.pause
@@ -71,7 +71,7 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def fake_counts(monkeypatch):
-    monkeypatch.setattr(trial, "Count", FakeCount)
+    monkeypatch.setattr(trial, "TrialWindow", FakeWindow)
 
 
 def times(compressed, plain):
@@ -311,7 +311,7 @@ def test_any_times_end_a_trial(series, nbytes, share):
 def test_a_call_that_raised_leaves_its_block_out(monkeypatch):
     """A block with a call that raised, whose start may be unknown, does not count."""
     monkeypatch.setattr(
-        FakeCount, "since", property(lambda self: 0.0, lambda self, value: None), raising=False
+        FakeWindow, "since", property(lambda self: 0.0, lambda self, value: None), raising=False
     )
     job = Job(times(0.5, 1.0))
     job.run(8 + 144 + 1)

@@ -1,7 +1,7 @@
 # How often calls of one kind were made, and how long they took (csrc/layer/trial_window.h).
 
 
-cdef class Count:
+cdef class TrialWindow:
     """A block of calls of one kind, after which their decision is renewed.
 
     Parameters
@@ -24,7 +24,7 @@ cdef class Count:
     """
 
     def __init__(self, int64_t most, int64_t skip=0):
-        self.own = make_shared[CCount](most, skip)
+        self.own = make_shared[CTrialWindow](most, skip)
 
     @property
     def calls(self):
