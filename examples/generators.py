@@ -34,7 +34,7 @@ def generate(model):
 
 
 def learn(master, optimizer, batch):
-    """Take a step towards rewarded actions; return the mean reward. The right action is the remainder."""
+    """Take a step towards rewarded actions, the remainders of states; return the mean reward."""
     state, action = batch.unbind(1)
     reward = (state % ACTIONS == action).float()
     logits = master(torch.nn.functional.one_hot(state, STATES).float())

@@ -97,7 +97,7 @@ def _modules() -> list[str]:
 
 def _library(flags) -> Path:
     sources = sorted(p for p in csrc_dir().rglob("*") if p.suffix in {".h", ".cuh", ".cu", ".cpp"})
-    sources = [p for p in sources if p.parent.name not in {"engine", "layer", "preload"}]  # no part of it
+    sources = [p for p in sources if p.parent.name not in {"engine", "layer", "preload"}]  # not compiled in
     sources += [NATIVE / name for name in ("executor.cpp", "executor.h", "fibers.h")]
     key = hashlib.sha256(" ".join([*compiler(), *flags, *_modules()]).encode())
     for path in sources:

@@ -24,7 +24,7 @@ def finite(array):
 
 
 def values(dtype, n, seed=0):
-    """Values of many magnitudes, with zeros, blocks of zeros, and subnormals beside tiny values."""
+    """Values of many magnitudes, zeros and blocks of them, and subnormals beside what zfp just carries."""
     rng = np.random.default_rng(seed)
     real = dtypes.real_dtype(dtype)
     count = n * (2 if dtype.kind == "c" else 1)

@@ -102,6 +102,6 @@ def test_verdict_says_when_time_or_the_flow_is_lost():
     [(4, 1, 2), (4, 2, 2), (4, 3, 2), (4, 64, 4), (3, 2, 3), (6, 4, 3), (2, 8, 2)],
 )
 def test_each_host_of_the_lab_has_a_core(monkeypatch, ranks, cores, hosts):
-    """Hosts divide the ranks evenly, and have a core each; on a single core there are two hosts."""
+    """The number of hosts divides the ranks, and so the points; two hosts share a single core."""
     monkeypatch.setattr(demo.os, "sched_getaffinity", lambda pid: set(range(cores)))
     assert demo._hosts(ranks) == hosts

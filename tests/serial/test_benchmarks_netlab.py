@@ -219,7 +219,7 @@ def test_nothing_stays_after_a_kill(lab):
 
 
 def test_remains_of_the_dead_are_removed(lab):
-    name = f"netlab-{os.getpid()}-1-0"  # our process id, of a process that started at boot
+    name = f"netlab-{os.getpid()}-1-0"  # our process id, with a start at boot
     lab.command("ip", "netns", "add", f"{name}.head")
     assert watchdog.stale() == [name]
     with Lab(hosts=1, gbit=0):

@@ -433,7 +433,7 @@ def test_a_source_that_is_refused_is_not_touched(dtype):
         with np.errstate(over="ignore"):
             reals(array)[15_000] = bad
         expected = encode(make("bfp"), array)[0]
-        if isinstance(expected, int):  # else it is small enough for this type
+        if isinstance(expected, int):  # otherwise the value fits this type
             check_refused_everywhere(make("bfp"), array, expected)
 
 

@@ -77,7 +77,7 @@ def test_calls_of_a_trace_are_tried(tune, tmp_path):
 @pytest.mark.parametrize("option", ["--like", "--data"])
 @pytest.mark.exhaustive(but=1)
 def test_files_are_those_of_rank_0(tmp_path, option):
-    """Only rank 0 reads the file; if it is missing there, every rank ends with one error."""
+    """Only rank 0 reads the file; if rank 0 cannot, the job ends with one error."""
     np.save(tmp_path / "there.npy", np.sin(np.arange(1 << 14) * 1e-3))
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
     environment = {**outside, "COMPCOLL_NODES": "0,1", "COMPCOLL_TABLE": str(tmp_path / "tables")}

@@ -158,7 +158,7 @@ OPEN_MPI = {"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": "libmpi.so.40"}
 
 @pytest.fixture
 def ranks(tmp_path):
-    """Runs the planted tests on ranks; returns lines, exit status, and seconds since the failure."""
+    """Function that runs planted tests on ranks; returns lines, exit status, seconds since the failure."""
     quick = CONFTEST.read_text().replace("GRACE = 3", "GRACE = 0.5").replace("ANSWER = 1", "ANSWER = 5")
     (tmp_path / "conftest.py").write_text(quick)
     (tmp_path / "test_it.py").write_text(PLANTED)
@@ -192,7 +192,7 @@ def ranks(tmp_path):
 
 @pytest.mark.parametrize(("mpi", "n", "planted"), EVERY)
 def test_what_happens_to_one_rank_ends_all(ranks, mpi, n, planted):
-    """The run fails within ten seconds, and prints the failing rank's traceback last, or where ranks were."""
+    """The run fails within 10 s, and prints the failing rank's traceback last, or where all ranks were."""
     lines, status, seconds = ranks(mpi, n, planted)
     assert status not in (0, 60), lines
     assert seconds < 10

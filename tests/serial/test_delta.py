@@ -66,7 +66,7 @@ def changed(base: np.ndarray, share: float, size: int, seed: int = 0) -> np.ndar
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_round_trip(dtype):
-    """Every kind of values and of change decodes to equal bits; a frame is at most a header too long."""
+    """Every kind of values and of change decodes to equal bits; frames exceed arrays by at most a header."""
     changes = ((0, 1), (0.01, 1), (0.2, 3), (0.6, 100), (1, 2**20))
     for n in (0, 1, 31, 2049, 40_003):
         pairs = list(product(samples(dtype, n).values(), changes))

@@ -93,7 +93,7 @@ def test_bytes_are_those_of_the_host(cupy, large, spec, dtype):
 @pytest.mark.parametrize(("dtype", "dim"), SMOOTH, ids=str)
 @pytest.mark.exhaustive(but=8)
 def test_smooth_data_of_any_type(cupy, dtype, dim):
-    """mpc on smooth arrays equals the host, for sizes around those of words, groups and tiles."""
+    """`mpc` on smooth arrays equals the host, for sizes around those of words, groups and tiles."""
     for n in (64, 1025, 5001):
         array = (100 * np.sin(np.arange(n) / 400)).round().astype(dtype)
         found = check(cupy, f"mpc:dim={dim}", array)
@@ -103,7 +103,7 @@ def test_smooth_data_of_any_type(cupy, dtype, dim):
 
 @pytest.mark.parametrize("dtype", REALS, ids=str)
 def test_planes_of_every_form(cupy, dtype):
-    """float equals the host with few and many escapes, stored bits, constant planes and noise."""
+    """`float` equals the host with few and many escapes, stored bits, constant planes and noise."""
     found = []
     for n in (64, 4097, 9001):
         rng = np.random.default_rng(n)

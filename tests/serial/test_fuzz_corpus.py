@@ -97,6 +97,6 @@ def test_no_input_is_taken_for_a_frame(family):
         known = [dtypes.code_of(dtype) for dtype in dtypes.CODES]
         name = names(family)[which % len(names(family))]
         frame = frame_of(name, code if code in known else known[0], shape, params, payload)
-        with suppress(FrameError):  # some are no payload of a valid frame
+        with suppress(FrameError):  # not all are payloads of a valid frame
             inspect(frame)
             agreed(frame)

@@ -14,7 +14,7 @@ sys.path.append(FOLDER)
 import gpu_inspection as inspection  # noqa: E402
 from gpu_inspection import Figures  # noqa: E402
 
-sys.path.remove(FOLDER)  # tests/torch would pass for a missing torch
+sys.path.remove(FOLDER)  # tests/torch would be imported as torch
 
 LOG = """\
 ptxas info    : 12 bytes gmem

@@ -170,7 +170,7 @@ def test_a_trial_that_cannot_pay_is_not_made():
     [
         # Recorded between two hosts with lossless floats at ratio 1.42; comments have compression's gain.
         (33.08, 21.10, True),  # Alltoall of 16 MiB, 5 Gb/s: 1.22
-        (31.52, 25.65, True),  # the same with a bucket of 1 MiB: 1.27
+        (31.52, 25.65, True),  # Alltoall of 16 MiB, 5 Gb/s, with a bucket of 1 MiB: 1.27
         (9.64, 6.70, True),  # Allgather of 4 MiB, 5 Gb/s: 1.21
         (3.34, 2.33, True),  # Bcast of 4 MiB, 10 Gb/s: 1.19
         (20.94, 22.12, False),  # Allgather of 16 MiB, 10 Gb/s: 0.83
