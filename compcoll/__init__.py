@@ -50,9 +50,9 @@ __all__ = [
     "typed",
 ]
 
-#: Names that are imported when first asked for, and the modules that have them; a module stands for itself.
-#: Most need MPI, which programs that use codecs alone should not pay for, or an optional package.
-#: `compcoll.auto` is none of them: importing it wraps COMM_WORLD, and no access to an attribute may do that.
+#: Names that are imported on first access, and their modules; a module stands for itself. Most of them need
+#: MPI, which programs that only use codecs should not pay for, or an optional package. `compcoll.auto` is not
+#: among them: importing it wraps COMM_WORLD, and access to an attribute must not do that.
 _LAZY = {
     "BFLOAT16": "compcoll.comm.buffers",
     "FLOAT16": "compcoll.comm.buffers",

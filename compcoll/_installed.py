@@ -1,7 +1,7 @@
-"""The installed package in the place of a clone's sources.
+"""Import of the installed package instead of a clone's sources.
 
-Python puts the folder that it is started in before installed packages: in a clone, after ``pip install .``,
-it finds sources first that are not compiled.
+Python searches the folder that it is started in before installed packages: in a clone, after ``pip install
+.``, it first finds sources that are not compiled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["is_compiled", "take_the_place_of"]
 
 
 def is_compiled(folders: Iterable[str]) -> bool:
-    """Whether a package in these folders has its extensions, for this Python."""
+    """True if a package in these folders has its extensions for this Python."""
     return PathFinder.find_spec("_cpu", [f"{folder}/core" for folder in folders]) is not None
 
 
@@ -25,7 +25,7 @@ def take_the_place_of(name: str) -> None:
     Raises
     ------
     ImportError
-        Where there is none.
+        If there is none.
     """
     specs = (PathFinder.find_spec(name, [folder]) for folder in sys.path)
     spec = next((spec for spec in specs if spec and is_compiled(spec.submodule_search_locations or ())), None)

@@ -1,7 +1,7 @@
 """Arrays between Dask's workers as frames: ``compcoll.dask.enable(client)``.
 
-A receiving worker asks for the serializer family ``compcoll`` by the list of serializers that each of its
-requests has. Clients, the scheduler and spilling ask for no such thing, and nothing changes for them.
+A receiving worker requests the serializer family ``compcoll`` by the list of serializers in each of its
+requests. Clients, the scheduler and spilling do not request it, and nothing changes for them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compcoll.frame import inspect
 __all__ = ["disable", "enable"]
 
 NAME = "compcoll"
-#: Arrays below this many bytes go the ordinary way: their transfer is all latency.
+#: Arrays below this many bytes are sent as usual: latency dominates their transfer.
 MIN_NBYTES = 1 << 14
 
 
@@ -31,8 +31,8 @@ def enable(client: Any, codec: str = "lossless", *, min_nbytes: int = MIN_NBYTES
     """Send arrays between a cluster's workers, present and future ones, as frames.
 
     Another call replaces codec and limit. A lossy codec changes the values that other workers compute with,
-    so results depend on where tasks run, and a client may be given such a copy; a copy of a copy has been
-    encoded twice. Integers, booleans and times are lossless whatever the codec is.
+    so results depend on where tasks run, and a client may get such a copy; a copy of a copy has been encoded
+    twice. Integers, booleans and times are lossless with any codec.
 
     Parameters
     ----------
@@ -41,20 +41,20 @@ def enable(client: Any, codec: str = "lossless", *, min_nbytes: int = MIN_NBYTES
     codec : str
         A spec, such as ``"szp:abs=1e-4"``.
     min_nbytes : int
-        Bytes below which an array goes the ordinary way, as do all objects that are no NumPy or CuPy arrays
-        of numbers, booleans or times.
+        Arrays below this many bytes are sent as usual, like all objects other than NumPy or CuPy arrays of
+        numbers, booleans or times.
 
     Returns
     -------
     None or awaitable
-        An awaitable where the client is asynchronous.
+        An awaitable if the client is asynchronous.
 
     Raises
     ------
     ValueError
         For an unknown codec or parameter.
     ImportError
-        Where a worker does not have compcoll.
+        If a worker does not have compcoll.
     """
     family = _Family(codec_of(codec).spec, min_nbytes)
     return client.sync(_enable, client, family)
@@ -66,7 +66,7 @@ def disable(client: Any) -> Any:
 
 
 async def _enable(client: Any, family: _Family) -> None:
-    # All workers can answer before the first of them asks.
+    # All workers can answer before the first one requests.
     await client.register_plugin(family)
     await client.register_plugin(_Requests())
 
@@ -115,7 +115,7 @@ class _Requests(WorkerPlugin):
 
 
 def loads(header: dict[str, Any], frames: list[Any]) -> Any:
-    """Decode the header and frame of `_Family.dumps`; FrameError where the frame is damaged."""
+    """Decode the header and frame of `_Family.dumps`; FrameError if the frame is damaged."""
     (frame,) = frames
     shape, size = tuple(header["shape"]), inspect(frame).size
     if size != math.prod(shape):
@@ -136,11 +136,11 @@ def loads(header: dict[str, Any], frames: list[Any]) -> Any:
 
 
 def _is_array(x: Any) -> bool:
-    """Whether this is an array of NumPy or CuPy itself: subclasses mean more than their values."""
+    """True if this is an array of NumPy or CuPy itself: subclasses mean more than their values."""
     cupy = sys.modules.get("cupy")
     return type(x) is np.ndarray or (cupy is not None and type(x) is cupy.ndarray)
 
 
 def _takes(x: Any) -> bool:
-    """Whether frames serve an array well; distributed sends the one copy of what is broadcast."""
+    """True if frames suit an array; false for broadcast arrays, which distributed sends only once."""
     return x.dtype.isnative and is_supported(x.dtype) and not (0 in x.strides and x.size)

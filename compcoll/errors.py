@@ -1,23 +1,23 @@
-"""MPI's error classes of what goes wrong in a call of a `compcoll.Comm`.
+"""MPI error classes for errors in calls of a `compcoll.Comm`.
 
-Such an error is an `MPI.Exception`, or what the communicator's error handler makes of it:
-``error.Get_error_class() == compcoll.errors.FRAME`` tells what it is, and ``error.Get_error_string()`` says
-what was wrong.
+The communicator's error handler acts on such an error; in Python it is an `MPI.Exception`:
+``error.Get_error_class() == compcoll.errors.FRAME`` identifies its class, and ``error.Get_error_string()``
+describes it.
 
 Attributes
 ----------
 FALLBACK : int
     A call with ``strict=True`` could not be carried out as its policy says.
 FRAME : int
-    What arrived is no sound frame, or another rank met an error before it could send.
+    The received bytes are not a sound frame, or another rank met an error before it could send.
 MISMATCH : int
-    Ranks have made calls that do not go together.
+    Ranks have made calls that do not match.
 TIMEOUT : int
-    Nothing has come for ``COMPCOLL_TIMEOUT`` seconds.
+    No message has arrived for ``COMPCOLL_TIMEOUT`` seconds.
 BROKEN : int
     An earlier call has left the communicator in an error state.
 POLICY : int
-    Ranks disagree on what rules look at.
+    Ranks disagree on a value that rules depend on.
 CODEC : int
     A codec of another package has raised an exception.
 """

@@ -7,7 +7,7 @@ offset bytes field
 ====== ===== =========================================================================
 0      4     magic ``CCF1``
 4      1     version, 1
-5      1     flags: 1 = the payload has a checksum; 2 = lossless in place of a lossy codec
+5      1     flags: 1 = the payload has a checksum; 2 = lossless instead of a lossy codec
 6      1     dtype code (csrc/abi.h)
 7      1     number of dimensions, 0 to 3
 8      8     codec name, ASCII, zero-padded
@@ -15,12 +15,12 @@ offset bytes field
 32     24    shape, three 64-bit words, C order; unused ones are 1
 56     8     payload bytes
 64     8     float64: largest absolute error of any value since the data's owner encoded it, of complex
-             numbers ``|x - x'|``; 0 if exact, NaN where it is not known
+             numbers ``|x - x'|``; 0 if exact, NaN if it is not known
 72     4     checksum of the payload (csrc/checksum.h), 0 without one
 76     4     checksum of the 76 bytes before it
 ====== ===== =========================================================================
 
-A frame is never larger than the raw array plus its header: what does not shrink is sent as ``raw``.
+A frame is never larger than the raw array plus its header: data that do not shrink are sent as ``raw``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["HEADER_NBYTES", "SLACK", "FrameInfo", "as_bytes", "header_bytes", "i
 
 VERSION = 1
 HEADER_NBYTES = 80
-#: Room behind the raw size in an encoder's output, for streams that end past it and are then dropped.
+#: Bytes beyond the raw size in an encoder's output, for streams that end past it and are then dropped.
 SLACK = 64
 
 
@@ -54,13 +54,13 @@ class FrameInfo:
     params : tuple of int
         The codec's own two 64-bit words.
     payload_nbytes, payload_offset : int
-        Where the payload lies in the frame, in bytes.
+        Size of the payload, and its offset in the frame.
     bound : float
         Largest absolute error of any value, of complex numbers ``|x - x'|``; 0 if exact, NaN if unknown.
     fallback : bool
-        Whether a lossy codec was asked for and the payload is lossless in its place.
+        True if a lossy codec was requested and the payload is lossless instead.
     checksum : int or None
-        The payload's 32-bit checksum, None where the frame has none.
+        The payload's 32-bit checksum, None if the frame has none.
     nbytes : int
         Bytes of the decoded array.
     """
@@ -92,7 +92,7 @@ class FrameInfo:
 
 
 def pack_header(frame: np.ndarray, info: FrameInfo) -> None:
-    """Write a header in front of the payload that is already in ``frame``, whose checksum is formed.
+    """Write a header before the payload that is already in ``frame``, and compute the payload's checksum.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def inspect(frame, available: int | None = None) -> FrameInfo:
     Raises
     ------
     FrameError
-        Where the header is damaged or the frame is shorter than it says. The payload is not looked at.
+        If the header is damaged, or the frame is shorter than the header says. The payload is not checked.
     """
     return FrameInfo(*_cpu.read_header(as_bytes(frame), available))
 

@@ -47,6 +47,6 @@ class Compcoll(numcodecs.abc.Codec):
         return codec_of(self.codec).encode(as_frame_array(array))
 
     def decode(self, buf: Any, out: Any = None) -> Any:
-        """The values of a frame; FrameError where it is damaged."""
+        """The values of a frame; FrameError if it is damaged."""
         values = decode(numcodecs.compat.ensure_contiguous_ndarray(buf).view(np.uint8))
         return values if out is None else numcodecs.compat.ndarray_copy(values, out)

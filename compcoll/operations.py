@@ -35,7 +35,7 @@ class Blocks(Enum):
 
     @property
     def many(self) -> bool:
-        """Whether there is a block for each rank."""
+        """True if there is a block for each rank."""
         return self not in (Blocks.NONE, Blocks.ONE)
 
 
@@ -58,13 +58,13 @@ class Operation:
     send, recv : Blocks
         Blocks that a rank sends and receives. Bcast, whose only buffer is both, has ``recv`` alone.
     algorithms : tuple of str
-        Algorithms of `compcoll.algorithms`, the default first; empty where ``decides`` is ``NONE``.
+        Algorithms of `compcoll.algorithms`, the default first; empty if ``decides`` is ``NONE``.
     root : {"", "send", "recv"}
         ``"send"`` where the root alone sends, ``"recv"`` where the root alone receives.
     reduces : bool
-        Whether values are combined by an `MPI.Op`.
+        True if values are combined by an `MPI.Op`.
     counts : bool
-        Whether each rank's count of a result is an argument of its own.
+        True if each rank's count of a result is an argument of its own.
     decides : Decides
     torch : str
         The name in torch.distributed.
@@ -112,12 +112,12 @@ class Operation:
 
     @property
     def shares_out(self) -> bool:
-        """Whether a rank's buffer has a part for each rank, of which a message is one."""
+        """True if a rank's buffer has a part for each rank, of which a message is one."""
         return self.send.many or self.reduces
 
     @property
     def replicates(self) -> bool:
-        """Whether all ranks have the same values afterwards."""
+        """True if all ranks have the same values afterwards."""
         return self.name in ("Bcast", "Allgather", "Allgatherv", "Allreduce")
 
 
@@ -175,12 +175,12 @@ REDUCTIONS = tuple(name for name in ALGORITHMS if name in OPERATIONS and OPERATI
 
 
 def has_two_levels(op: str, nbytes: int) -> bool:
-    """Whether an operation with messages of so many bytes can go inside nodes first, then among them."""
+    """True if an operation with messages of so many bytes can go inside nodes first, then among them."""
     return op in TWO_LEVEL and (op != "Alltoall" or nbytes <= GATHERED_NBYTES)
 
 
 def runs_on(algorithm: str, size: int) -> bool:
-    """Whether so many ranks can run an algorithm."""
+    """True if so many ranks can run an algorithm."""
     return algorithm != "recursive_doubling" or size & (size - 1) == 0
 
 

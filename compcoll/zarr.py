@@ -59,7 +59,7 @@ class Compcoll(zarr.abc.codec.ArrayBytesCodec):
         return {"name": "compcoll", "configuration": {"codec": self.codec}}
 
     def validate(self, *, shape: tuple[int, ...], dtype: Any, chunk_grid: Any) -> None:
-        """TypeError where frames cannot hold the dtype of an array."""
+        """TypeError if frames cannot hold the dtype of an array."""
         native = dtype.to_native_dtype()
         if not is_supported(native.newbyteorder("=")):
             raise TypeError(f"a frame cannot hold {native}; it holds numbers, booleans and times")

@@ -1,8 +1,8 @@
 """Allgather(v): every block is compressed once, by its owner, and forwarded as it is.
 
-The ring (Chan et al., "Collective communication: theory, practice, and experience", 2007) moves large
-blocks; recursive doubling needs few rounds where P is a power of two, for small ones. The owner
-takes the values of its own frames too, so that all ranks hold the same bits.
+The ring (Chan et al., "Collective communication: theory, practice, and experience", 2007) is for large
+blocks; recursive doubling is for small ones and needs few rounds, if P is a power of two. The owner also
+takes the decoded values of its own frames, so that all ranks hold the same bits.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ async def ring_allgather(rt: Runtime, mine, blocks: list) -> None:
 
 
 async def ring_column(rt: Runtime, mine, column, tag: int, frame=None) -> None:
-    """Send one chunk of every rank round the ring; ``None`` where a rank has none.
+    """Send one chunk of every rank round the ring; ``None`` if a rank has none.
 
-    Where ``mine`` was decoded from a frame, that is forwarded.
+    If ``mine`` was decoded from a frame, that frame is forwarded.
     """
     left, right = (rt.rank - 1) % rt.size, (rt.rank + 1) % rt.size
     if mine is not None and frame is None:

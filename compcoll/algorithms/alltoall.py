@@ -1,12 +1,12 @@
 """Alltoall(v): host-staged, every pair of ranks streams its block chunk by chunk.
 
 After Zhou et al., "Accelerating MPI All-to-All Communication with Online Compression on Modern GPU
-Clusters" (ISC 2022): compression per peer, overlapped with the sends of what was compressed before.
-All pairs are served at once, in the order of the pairwise exchange, so that no receiver is flooded.
+Clusters" (ISC 2022): compression per peer, overlapped with the sends of earlier chunks. All pairs are served
+at once, in the order of the pairwise exchange, so that no receiver is flooded.
 
-``two_level_alltoall`` is for blocks that are so small that messages cost more than bytes: what all ranks of a
-node have for a rank of another node travels as one message (Träff and Rougier, "MPI Collectives and
-Datatypes for Hierarchical All-to-all Communication", 2014).
+``two_level_alltoall`` is for blocks so small that messages cost more than bytes: the blocks of all ranks of a
+node for one rank of another node are sent as one message (Träff and Rougier, "MPI Collectives and Datatypes
+for Hierarchical All-to-all Communication", 2014).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def two_level_alltoall(rt: Runtime, send: list, recv: list) -> None:
     duties = {peer: [p for ranks in others for p in ranks[i :: len(own)]] for i, peer in enumerate(own)}
     gathered = {dest: rt.scratch(send[dest], len(own)) for dest in duties[rt.rank]}
 
-    behind = len(rt.chunks(send[0]))  # the first tag behind those of the node's own blocks
+    behind = len(rt.chunks(send[0]))  # the first tag after those of the node's own blocks
 
     def part(block, i: int):
         return block[i * n : (i + 1) * n]

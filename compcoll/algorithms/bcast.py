@@ -1,17 +1,17 @@
 """Bcast: a pipelined tree, of which the chunked chain is the thinnest.
 
-The chain is that of Zhou et al., "Designing High-Performance MPI Libraries with On-the-fly Compression"
-(IPDPS 2021): the root compresses each chunk once, the ranks in the middle forward what they received,
-and everybody only decodes. With two branches a rank (Pjesivac-Grbovic et al., 2007) a chunk arrives after
-log2(P) hops in place of P, but every rank sends it twice. The root takes the values of its own frames
-too, so that all ranks hold the same bits.
+The chain is from Zhou et al., "Designing High-Performance MPI Libraries with On-the-fly Compression"
+(IPDPS 2021): the root compresses each chunk once, the ranks in the middle forward the frames that they
+receive, and all ranks decode. With two branches a rank (Pjesivac-Grbovic et al., 2007) a chunk arrives after
+log2(P) hops instead of P, but every rank sends it twice. The root also takes the decoded values of its own
+frames, so that all ranks hold the same bits.
 """
 
 from __future__ import annotations
 
 from compcoll.schedule.runtime import Runtime
 
-#: Ranks that each one sends to at most, by algorithm.
+#: Largest number of ranks that each rank sends to, by algorithm.
 ARITY = {"chain": 1, "tree": 2}
 
 
@@ -33,7 +33,7 @@ async def _pipeline(rt: Runtime, block, root: int, arity: int) -> None:
 
     async def pass_on(tag: int, chunk, arriving) -> None:
         frame = await (arriving if arriving is not None else rt.encode(chunk, chunk))
-        # Chunks may be encoded, or arrive, in another order than they were asked for: each has its tag.
+        # Chunks may be encoded, or arrive, in another order than requested: each has its own tag.
         sent = [rt.send(frame, child, tag) for child in children]
         if place:
             await rt.decode(frame, chunk)

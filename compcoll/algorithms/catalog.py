@@ -1,7 +1,7 @@
-"""The collectives by name: each operation of MPI, with any of its algorithms, on lists of blocks.
+"""The collectives by name: each MPI operation, with any of its algorithms, on lists of blocks.
 
-``send`` and ``recv`` are the blocks of the caller's arguments, as many as the operation has on this rank: one
-for each rank where it has them for all, else one; none where an argument is not looked at or is in place.
+``send`` and ``recv`` are the blocks of the caller's arguments on this rank: one for each rank, or one in all,
+as the operation has them; none if an argument is ignored or in place.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ async def _reduce_scatter(rt: Runtime, send: list, recv: list, how: _How) -> Non
     if send:
         await by_levels(rt, send, recv[0], _SUM[how.algorithm])
         return
-    # In place, the result lies where other ranks' blocks still wait to be sent.
+    # In place, the result overlaps blocks for other ranks that are not sent yet.
     *blocks, target = recv
     total = rt.scratch(target)
     await rt.start(by_levels(rt, blocks, total, _SUM[how.algorithm]))

@@ -9,7 +9,7 @@ CUT_UNIT = 64
 
 
 def cut(block, size: int, unit: int = 0) -> list:
-    """Divide a block into a part for each rank, of a multiple of ``unit`` elements but for the tail.
+    """Divide a block into a part for each rank; all parts but the last are multiples of ``unit`` elements.
 
     By default ``unit`` is a codec's block.
     """

@@ -1,4 +1,4 @@
-"""Ranks in groups: those of a node, those that meet in a round, and the verbs among some of them."""
+"""Groups of ranks: ranks of a node, ranks that exchange in a round, and the runtime among some ranks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Placement:
     members : list of list of int
         The ranks of each node, in order; nodes in the order of their first ranks.
     node, place : list of int
-        Of each rank: its node, and where it stands among that node's.
+        Node of each rank, and its index among that node's ranks.
     width : int
-        Leaders of each node: ranks of the smallest.
+        Leaders of each node: as many as the smallest node has ranks.
     turns : int
-        Ranks of a node that a leader stands for, at most.
+        Largest number of ranks of a node that one leader serves.
     """
 
     def __init__(self, nodes: tuple[int, ...]):
@@ -44,7 +44,7 @@ class Placement:
         return [ranks[part] for ranks in self.members]
 
     def served(self, part: int, turn: int) -> list[int | None]:
-        """The rank of each node for which leader ``part`` stands at a turn; None where there is none."""
+        """The rank of each node that leader ``part`` serves at a turn; None if there is none."""
         at = part + turn * self.width
         return [ranks[at] if at < len(ranks) else None for ranks in self.members]
 
@@ -56,7 +56,7 @@ def placement(nodes: tuple[int, ...]) -> Placement:
 
 
 class Subgroup:
-    """The verbs of a runtime among some of its ranks, which have the numbers of their places in the list.
+    """A runtime's operations among some of its ranks, which are numbered by their positions in the list.
 
     Parameters
     ----------
@@ -84,9 +84,9 @@ class Subgroup:
 def radices(size: int) -> list[int]:
     """The sizes of the groups of each round, the largest first: fours, a two, and odd primes.
 
-    Their product is ``size``. Rank r of the first round's groups of k meets those whose numbers differ from
-    its own by multiples of ``size / k``; later groups lie within one k-th of the ranks (Ruefenacht, Bull and
-    Booth, "Generalisation of recursive doubling for AllReduce", 2017).
+    Their product is ``size``. In the first round, with groups of k, a rank exchanges with ranks whose numbers
+    differ from its own by multiples of ``size / k``; later groups are within one k-th of the ranks
+    (Ruefenacht, Bull and Booth, "Generalisation of recursive doubling for AllReduce", 2017).
     """
     found = []
     for factor in (4, 2, *range(3, size + 1, 2)):
@@ -97,5 +97,5 @@ def radices(size: int) -> list[int]:
 
 
 def others(place: int, size: int) -> list[int]:
-    """The other places of a group, in an order in which pairs meet at the same time if there are 2 or 4."""
+    """The other positions of a group; in groups of 2 or 4 both ranks of a pair exchange at the same time."""
     return [place ^ i if size in (2, 4) else (place + i) % size for i in range(1, size)]

@@ -1,12 +1,12 @@
-"""Sums in few rounds, where their pieces are so small that messages cost more than bytes.
+"""Sums in few rounds, for pieces so small that messages cost more than bytes.
 
-In each round a rank keeps a part of its sums and adds what the others of its group have for that part, until
-the part is small; in the rounds that are left it exchanges the part as a whole. The parts are then collected
-in as many rounds (Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
+In each round a rank keeps a part of its sums and adds the other group members' values for that part, until
+the part is small; in the remaining rounds it exchanges the part as a whole. The parts are then collected in
+as many rounds (Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
 MPICH", 2005). A value is rounded once a round.
 
-The ranks are on nodes, of which leaders exchange the sums, as in `compcoll.algorithms.two_level`; on one
-level each rank is a node of its own.
+The nodes' leaders exchange the sums, as in `compcoll.algorithms.two_level`; with one level each rank is a
+node of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Parts(NamedTuple):
     Attributes
     ----------
     cutting, exchanging : list of int
-        Sizes of the groups that cut it, round by round, and of those that then exchange parts.
+        Sizes of the groups that cut the block, round by round, and of the groups that then exchange parts.
     blocks : list
         The parts.
     """
@@ -46,7 +46,7 @@ class Parts(NamedTuple):
 
     @property
     def replicas(self) -> int:
-        """Nodes that end up with the same part: those next to each other."""
+        """Number of nodes that end up with the same part; they are adjacent."""
         return prod(self.exchanging)
 
 
@@ -100,7 +100,7 @@ async def reduce(rt: Runtime, at: Placement, send, recv, root: int) -> None:
     node, peers = at.node[rt.rank], at.node_peers(rt.rank)
     sources = cut(send, at.width, send.unit)
     targets = cut(recv, at.width, recv.unit) if rt.rank == root else []
-    # Behind the contributions to all parts, as a leader of one of them may be the root.
+    # Tags follow those of the contributions to all parts, because a leader of a part may be the root.
     tag = 2 * max(len(rt.chunks(source)) for source in sources)
 
     def holders(parts: Parts, part: int) -> Iterator[tuple[int, list[tuple[Any, int]]]]:
@@ -139,7 +139,7 @@ def _tagged(rt: Runtime, block) -> list[tuple[Any, int]]:
 
 
 async def _node_sum(rt: Runtime, peers: list[int], block) -> Any:
-    """The sum of a node's blocks; the block itself where the node has one."""
+    """The sum of a node's blocks; the block itself if the node has only one."""
     if not peers:
         return block
     total, tagged = rt.accumulator(block), _tagged(rt, block)
@@ -169,7 +169,7 @@ async def _gather_parts(rt: Runtime, parts: Parts, first_tag: int) -> None:
 
 
 async def _halve(rt: Runtime, parts: list) -> Any:
-    """The sum over a group of this rank's one of the parts."""
+    """The sum over a group of the part that this rank keeps."""
     mine = parts[rt.rank]
     total = rt.accumulator(mine)
 
@@ -182,7 +182,7 @@ async def _halve(rt: Runtime, parts: list) -> Any:
 
 
 async def _exchange(rt: Runtime, block) -> Any:
-    """The sum over a group of whole blocks, from what all of them decode, so that all have the same bits."""
+    """The sum over a group of whole blocks, from values that all ranks decode: all have the same bits."""
     total = rt.accumulator(block)
 
     async def one(tag: int, chunk) -> None:
@@ -200,6 +200,6 @@ async def _exchange(rt: Runtime, block) -> Any:
 
 
 def _elements_of(total, block, chunk) -> Any:
-    """The elements of an accumulator that stand where a chunk stands in its block."""
+    """The elements of an accumulator at the position of a chunk in its block."""
     first = chunk.start - block.start
     return total[first : first + len(chunk)]

@@ -1,10 +1,10 @@
 """Reduce_scatter(_block): sums over all ranks, block p at rank p.
 
-``ring_sum`` (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009) decodes, adds and
-encodes at each of its P - 1 hops, and so rounds P - 1 times. ``direct_sum`` encodes every piece once and
-adds at its owner, always in the same order: each contribution is rounded once.
-``compressed_sum`` goes round the ring without leaving the compressed form, for codecs whose frames can be
-added: each contribution is rounded once, and the sum is a frame that can be forwarded as it is.
+``ring_sum`` (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009) decodes, adds and encodes
+at each of its P - 1 hops, and so rounds P - 1 times. ``direct_sum`` encodes every piece once and adds at its
+owner, always in the same order: each contribution is rounded once. ``compressed_sum`` adds frames round the
+ring without decoding them, for codecs whose frames can be added: each contribution is rounded once, and the
+sum is a frame that can be forwarded unchanged.
 
 All work on a column, one chunk of every rank's block with equal tag (``None`` where a block has no such
 chunk), and return a `Sum`.
@@ -19,7 +19,7 @@ from compcoll.schedule.runtime import Runtime
 
 
 class Sum(NamedTuple):
-    """This rank's sum: the accumulator it is in (None: no such chunk), and its frame if it has one."""
+    """This rank's sum: its accumulator (None: no such chunk), and its frame if it has one."""
 
     total: Any
     frame: Any = None
@@ -66,7 +66,7 @@ async def direct_sum(rt: Runtime, column, into, tag: int) -> Sum:
     deliveries = rt.start(_deliver(rt, column, tag))
     if mine is not None:
         total = rt.accumulator(mine, into)
-        await rt.copy(mine, total, idle=True)  # which nobody waits for as for the first frames
+        await rt.copy(mine, total, idle=True)  # less urgent than the first frames
         for future in arriving:
             await rt.decode_add(await future, total)
     await deliveries

@@ -1,4 +1,4 @@
-"""A block from one rank to another, chunk by chunk, of which most algorithms are made.
+"""Transfer of a block from one rank to another, chunk by chunk: the building block of most algorithms.
 
 Chunks are encoded, sent, received and decoded at the same time, a window of them at once: while one is
 on the wire the next one is being compressed.
@@ -12,7 +12,7 @@ from compcoll.schedule.runtime import Runtime
 
 
 async def send_block(rt: Runtime, block, dest: int, first_tag: int = 0) -> None:
-    """Encode and send a block; its empty chunks, which nobody may wait for, come first."""
+    """Encode and send a block; its empty chunks, which no rank may wait for, are sent first."""
 
     async def one(tag: int, chunk) -> None:
         await rt.send(await rt.encode(chunk, inside=rt.on_same_node(dest)), dest, tag)

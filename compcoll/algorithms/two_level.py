@@ -1,11 +1,11 @@
 """Two levels: nodes with many ranks, behind one port each.
 
-Inside a node memory is fast and sums are plain; between nodes every value travels once, coded. Each node has
-as many *leaders* as its smallest sibling has ranks, and leader i of every node exchanges with leader i of all
-others by the algorithms of one level (Karonis et al., "Exploiting hierarchy in parallel computer networks",
-2000; the leaders as in Jain et al., "Framework for scalable intra-node collective operations", 2018), so that
-coding is shared out. A frame that comes through the port is decoded once, by the leader that it comes to, and
-the other ranks of the node copy its values. Errors grow with nodes, not with ranks.
+Inside a node memory is fast and sums are plain; between nodes every value is sent once, coded. Each node has
+as many *leaders* as the smallest node has ranks. Leader i of every node exchanges with leader i of all others
+by the algorithms of one level (Karonis et al., "Exploiting hierarchy in parallel computer networks", 2000;
+the leaders as in Jain et al., "Framework for scalable intra-node collective operations", 2018), so that the
+leaders share the work of coding. The leader that receives a frame through the port decodes it once, and the
+other ranks of the node copy its values. Errors grow with nodes, not with ranks.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = [
 
 
 class Sharing(Subgroup):
-    """Leaders that pass on to their nodes what they decode.
+    """A runtime for leaders, which pass decoded values on to their nodes.
 
     Parameters
     ----------
     peers : list of int
-        The other ranks of this one's node.
+        The other ranks of this rank's node.
     tags : dict
         The tag of each chunk inside the node.
     """
@@ -65,14 +65,14 @@ class Sharing(Subgroup):
 
     async def write_decoded(self, frame: int, block: Any, into: Any, idle: bool = True) -> None:
         if self.owner_exact or not self.inside_exact or not self._peers:
-            self._send(frame, into)  # the node's other ranks get what ranks of other nodes decode
+            self._send(frame, into)  # the node's other ranks get the values that other nodes decode
             await self._rt.write_decoded(frame, block, into)
         else:
             await self._rt.write_decoded(frame, block, into, idle=False)
             await self.share(frame, into)
 
     async def share(self, frame: Any, chunk: Any) -> None:
-        """Give the values of a chunk, or its frame where they would change, to this node's other ranks."""
+        """Give the values of a chunk, or its frame if they would change, to this node's other ranks."""
         if self._peers:
             self._send(await self._rt.encode(chunk, inside=True) if self.inside_exact else frame, chunk)
 
@@ -121,7 +121,7 @@ async def node_sums(rt: Runtime, peers: list[int], chunks: list, tags: list[int]
 
 
 def _in_ring_order(rt: Runtime, column: list) -> Iterator[tuple[int, Any]]:
-    """The chunks of a column with their nodes, in the order in which a ring brings them to this one."""
+    """The chunks of a column with their nodes, in the order in which a ring delivers them to this node."""
     node = placement(rt.nodes).node[rt.rank]
     for hop in range(len(column)):
         at = (node - hop) % len(column)
@@ -130,7 +130,7 @@ def _in_ring_order(rt: Runtime, column: list) -> Iterator[tuple[int, Any]]:
 
 
 def _cut(rt: Runtime, block, at: Placement) -> list[list]:
-    """A block in a part for each leader, each in a piece for each node, each in chunks: columns by part."""
+    """Cut a block into a part for each leader, a piece for each node, and chunks: columns by part."""
     found = []
     for part in cut(block, at.width, block.unit):
         pieces = cut(part, len(at.members), block.unit)
@@ -157,7 +157,7 @@ async def allreduce(rt: Runtime, send, recv, column_sum) -> None:
             await rt.round(total, target[node])
         tags = {chunk: 2 * (c * n + k) + 1 for k, chunk in enumerate(target)}
         sharing = Sharing(rt, leaders, peers, tags)
-        if frame is not None:  # which no `write_decoded` shares
+        if frame is not None:  # no `write_decoded` shares this frame
             rt.start(sharing.share(frame, target[node]))
         await ring_column(sharing, target[node], target, c, frame)
 
@@ -171,7 +171,7 @@ async def allreduce(rt: Runtime, send, recv, column_sum) -> None:
 
 
 def _columns(rt: Runtime, n_tags: int) -> int:
-    """Columns with so many tags each that may be under way at once: those of the call differ."""
+    """Columns that may be in flight at once, each with its own tags."""
     return max(1, min(8, rt.n_tags // n_tags))
 
 
@@ -275,7 +275,7 @@ async def reduce_scatter(rt: Runtime, send: list, into, column_sum) -> None:
     await rt.all((one(c) for c in range(max(map(len, chunks)))), columns)
 
 
-#: How ranks in the same place of all nodes exchange their own blocks, where nodes have equally many.
+#: How ranks with the same index on all nodes exchange their own blocks, if nodes have equally many ranks.
 #: None: as a ring, chunk by chunk, as on uneven nodes.
 _AMONG_LEADERS: dict[str, Callable[..., Coroutine] | None] = {
     "ring": None,
@@ -289,7 +289,7 @@ async def allgather(rt: Runtime, mine, blocks: list, algorithm: str) -> None:
     node, place, peers = at.node[rt.rank], at.place[rt.rank], at.node_peers(rt.rank)
     chunks = [rt.chunks(block) for block in blocks]
     own = rt.chunks(mine)
-    tags = {  # of what a rank of this node passes on: its own chunks, and as a leader those of other nodes
+    tags = {  # of chunks that a rank of this node passes on: its own, and as a leader those of other nodes
         chunk: (c * at.turns + at.place[p] // at.width) * len(at.members) + at.node[p]
         for p, some in enumerate(chunks)
         for c, chunk in enumerate(some)
@@ -322,7 +322,7 @@ async def allgather(rt: Runtime, mine, blocks: list, algorithm: str) -> None:
         await receive(rt, leader, [(chunk, tags[chunk]) for _, chunk in _in_ring_order(rt, some)])
 
     async def share(c: int) -> None:
-        """Give the own chunk to the node, of which a leader passes it on."""
+        """Give the own chunk to the node; a leader passes it on."""
         into = chunks[rt.rank][c]
         frame = await rt.encode(own[c], into)
         rt.start(rt.write_decoded(frame, own[c], into))
@@ -343,7 +343,7 @@ async def allgather(rt: Runtime, mine, blocks: list, algorithm: str) -> None:
 
 
 async def bcast(rt: Runtime, block, root: int, pipeline) -> None:
-    """Give every rank the root's ``block``, those of each node through one of them."""
+    """Give every rank the root's ``block``; one rank of each node receives it and shares it."""
     at = placement(rt.nodes)
     leaders = at.leaders(0)
     leaders[at.node[root]] = root

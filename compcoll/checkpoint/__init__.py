@@ -1,8 +1,8 @@
 """Checkpoints: arrays encoded once, written beside the rank, copied to a partner, flushed to a shared folder.
 
 file.py          the bytes of one rank's file
-sets.py          sets of such files: written, found, fetched from any rank, made into arrays
-checkpointer.py  saving and loading, which all ranks do together
+sets.py          sets of such files: writing, finding, fetching from any rank, assembling arrays
+checkpointer.py  collective saving and loading
 reports.py       results of saving and loading
 """
 
@@ -37,15 +37,15 @@ def save(
     Parameters
     ----------
     path : path
-        The shared folder. The first call for a folder makes its `Checkpointer`, which further ones use.
+        The shared folder. The first call for a folder makes its `Checkpointer`, which later calls use.
     arrays : mapping of str to numpy.ndarray or Part
-        Each rank's own; a `Part` of an array that all ranks hold together can be loaded by any number of
-        ranks.
+        This rank's arrays. A `Part` of an array that is distributed over all ranks can be loaded by any
+        number of ranks.
     step : int
     comm : MPI.Intracomm, optional
         COMM_WORLD otherwise.
     **options
-        As of `Checkpointer`, in the first call for a folder.
+        Options of `Checkpointer`, in the first call for a folder.
 
     Returns
     -------
@@ -73,9 +73,9 @@ def load(
     path : path
         The shared folder.
     parts : mapping of str to (offset, shape), optional
-        The parts of arrays that this rank wants, as for `Checkpointer.load`, which has the errors, too.
+        The parts of arrays that this rank loads; see `Checkpointer.load`, also for errors.
     comm, local : optional
-        Of `Checkpointer`, for a folder that this process has not saved to.
+        Options of `Checkpointer`, for a folder that this process has not saved to.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def load(
 
 
 def wait(path: str | os.PathLike) -> None:
-    """Wait until all that this rank has saved is in the shared folder; its OSError, if there was one."""
+    """Wait until all that this rank has saved is in the shared folder; raise the flush's OSError, if any."""
     known = _checkpointers.get(os.path.abspath(path))
     if known is not None:
         known.wait()

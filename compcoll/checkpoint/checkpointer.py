@@ -1,4 +1,4 @@
-"""Saving and loading checkpoints, which all ranks do together."""
+"""Collective saving and loading of checkpoints."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from compcoll.devices import arrays as device_arrays
 
 __all__ = ["Checkpointer"]
 
-#: The name of a set, and that of the set that holds the bases of its differences.
+#: Name of a set, and name of the set that holds the bases of its differences.
 _Set = tuple[str, str | None]
 
-#: The names of the sets that this process has saved, or has seen when it loaded.
+#: Names of the sets that this process has saved, or has found when it loaded.
 _known: set[str] = set()
-#: The jobs that this process goes on with, by their shared folders.
+#: Jobs that this process continues, by their shared folders.
 _jobs: dict[str, str] = {}
 
 
 class Checkpointer:
-    """Save and load the arrays of all ranks; making one is collective.
+    """Save and load the arrays of all ranks; the constructor is collective.
 
     Parameters
     ----------
@@ -48,12 +48,12 @@ class Checkpointer:
         A folder of this rank or node, such as on its own disk: files are written there, each with a copy of
         another rank's, and flushed to ``path`` in the background. Without it, both are written to ``path``.
     codec : str
-        ``"lossless"``; a lossy one by name; ``"delta"`` stores the differences to the last whole set, which
-        each rank keeps a copy of in memory.
+        ``"lossless"``; a lossy one by name; ``"delta"`` stores the differences from the last whole set, of
+        which each rank keeps a copy in memory.
     keep : int
-        Newest complete sets that are kept; others are removed.
+        Number of newest complete sets to keep; others are removed.
     whole_every : int
-        With ``"delta"``, how many sets from one whole one to the next.
+        With ``"delta"``, the number of sets from one whole set to the next.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Checkpointer:
             self._codec: Codec = make_codec(codec)
             self._keep, self._whole_every = keep, whole_every
             self._flusher = ThreadPoolExecutor(1, "checkpoint")
-            self._flusher.submit(int).result()  # an error here is one of all ranks, later it would not be
+            self._flusher.submit(int).result()  # an error is raised on all ranks here, but not later
         self._comm = self._comm.Dup()
         self._rank, self._size = self._comm.rank, self._comm.size
         self._partner, self._guest = self._partners()
@@ -89,7 +89,7 @@ class Checkpointer:
 
     @contextmanager
     def _together(self, what: str) -> Iterator[None]:
-        """Raise on all ranks where a block raises on one; collective."""
+        """Raise on all ranks if a block raises on any; collective."""
         error = None
         try:
             yield
@@ -128,8 +128,8 @@ class Checkpointer:
         Raises
         ------
         Exception
-            On all ranks, where one fails; the set then is not there. An OSError where the last set could not
-            be flushed, FileExistsError where a folder has sets that this job has neither saved nor loaded.
+            On all ranks, if one fails; the set is then discarded. An OSError if the last set could not be
+            flushed, FileExistsError if a folder has sets that this job has neither saved nor loaded.
         """
         start = perf_counter()
         self._end_flush()
@@ -172,18 +172,18 @@ class Checkpointer:
         return SaveReport(step, base is None, raw_nbytes, data.size, partner, seconds)
 
     def wait(self) -> None:
-        """Wait until all that this rank has saved is in the shared folder; its OSError, if there was one."""
+        """Wait until all that this rank saved is in the shared folder; raise the flush's OSError, if any."""
         if self._flush is not None:
             self._flush.result()
 
     def _end_flush(self) -> None:
-        """Wait for the flushes of all ranks: where none failed, the last set is in the shared folder."""
+        """Wait for the flushes of all ranks; if none failed, the last set is in the shared folder."""
         flushing, self._flushing = self._flushing, None
         try:
             with self._together("flush"):
                 self.wait()
         except Exception:
-            self._since_whole = 0  # the next set has no base there
+            self._since_whole = 0  # the next set has no base in the folder
             if self._rank == 0 and flushing is not None:
                 sets.remove(self._shared, flushing[0])
             raise
@@ -193,11 +193,11 @@ class Checkpointer:
             self._complete[self._shared].append(flushing)
 
     def _folders(self) -> set[str]:
-        """The folders that this rank looks into for all."""
+        """The folders that this rank searches for all ranks."""
         return {self._local, self._shared} if self._rank == 0 else {self._local} - {self._shared}
 
     def _refuse_others(self) -> None:
-        """FileExistsError where there are sets of another job, for which those of this one could be taken."""
+        """Raise FileExistsError if there are sets of another job, which could be confused with this job's."""
         for folder in self._folders():
             others = [name for name in sets.names(folder) if name not in _known]
             if others:
@@ -215,7 +215,7 @@ class Checkpointer:
             self._comm.Free()
 
     def _exchange(self, data: np.ndarray) -> np.ndarray | None:
-        """Give the partner a copy of a file, and get that of the guest; None where this rank is alone."""
+        """Send a copy of a file to the partner, and receive the guest's; None if this rank is alone."""
         if self._size == 1:
             return None
         # Messages of pkl5 may have more than 2 GiB.
@@ -237,7 +237,7 @@ class Checkpointer:
             self._bases = {key: _array(value).copy() for key, value in arrays.items()}
 
     def _remove_old(self) -> None:
-        """Remove sets that are older than the newest complete ones of a folder, and not their bases."""
+        """Remove sets that are older than a folder's newest complete ones, except their bases."""
         for folder, kept in self._complete.items():
             del kept[: -self._keep]
             if len(kept) < self._keep or folder not in self._folders():
@@ -255,9 +255,8 @@ class Checkpointer:
         Parameters
         ----------
         parts : mapping of str to (offset, shape), optional
-            The parts of arrays that this rank wants, of those that were saved as a `Part`. Otherwise as many
-            ranks as have saved get what they have saved, and other numbers get equal parts of the first
-            dimension.
+            Parts that this rank loads, of arrays that were saved as a `Part`. By default ranks get the parts
+            that they saved, if their number is the same, and otherwise equal parts of the first dimension.
 
         Returns
         -------
@@ -266,17 +265,17 @@ class Checkpointer:
         Raises
         ------
         FileNotFoundError
-            On all ranks, where no set is complete; FrameError where that is by damaged files.
+            On all ranks, if no set is complete; FrameError if damaged files are the reason.
         ValueError
-            Where an array that is no `Part` was saved by another number of ranks, or what this rank wants
-            is not there; RuntimeError on the others. On all ranks where there are complete sets of two jobs.
+            If an array that is not a `Part` was saved by another number of ranks, or a requested part does
+            not exist; RuntimeError on the other ranks. On all ranks if there are complete sets of two jobs.
 
         Warns
         -----
         RuntimeWarning
-            Where newer sets are not complete, or files cannot be written anew.
+            If newer sets are not complete, or files cannot be written again.
         """
-        self._flusher.submit(lambda: None).result()  # behind what is flushed still
+        self._flusher.submit(lambda: None).result()  # after pending flushes
         names, files = self._find()
         complete = {name: sets.headers_of(name, files) for name in sorted(names, reverse=True)}
         job = sets.job_of(
@@ -296,7 +295,7 @@ class Checkpointer:
             )
         _known.update(names)
         _jobs[self._shared] = job
-        self._since_whole = 0  # the bases of this process may be among what is damaged
+        self._since_whole = 0  # the damaged files may include this process's bases
         lacks = tuple(map(str, passed))
         if lacks:
             warnings.warn(f"step {loaded.step} is not the newest: {'; '.join(lacks)}", RuntimeWarning, 2)
@@ -316,7 +315,7 @@ class Checkpointer:
     def _load_set(
         self, name: str, headers: sets.Headers, files: list[sets.Found], parts: Mapping[str, sets.Box] | None
     ) -> Checkpoint | Exception:
-        """Load a set, of which there are all headers; an error on all ranks where files are damaged."""
+        """Load a set with all its headers; an error on all ranks if files are damaged."""
         is_own = parts is None and len(headers) == self._size
         with self._together("load"):
             wanted = {} if is_own else sets.boxes(headers, parts, self._rank, self._size)
@@ -340,7 +339,7 @@ class Checkpointer:
         return Checkpoint(headers[0]["step"], loaded, len(headers), rebuilt)
 
     def _rebuild(self, name: str, data: np.ndarray) -> bool:
-        """Write this rank's files anew where one is missing or damaged; whether that was so, and worked."""
+        """Write this rank's files again if one is missing or damaged; True if that was needed and worked."""
         files = {f"rank-{self._rank}.cck": self._rank}
         if self._size > 1:
             files[f"copy-{self._guest}.cck"] = self._guest

@@ -13,9 +13,9 @@ offset bytes field, little-endian
 36           the header, JSON; then the frames (compcoll/frame.py) of all arrays
 ====== ===== ==================================================================
 
-The header says step and name of the set, its job, rank and number of ranks, the set that holds the bases of
-differences or null, and for each array its name, dtype, shape, the shape of the whole and the place in it,
-and its frames' bytes. A job is named by its first set.
+The header has step and name of the set, its job, rank and number of ranks, the set that holds the bases of
+differences or null, and for each array its name, dtype, shape, the shape of the whole array and the offset in
+it, and the sizes of its frames. A job has the name of its first set.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = ["Part", "decode", "dtype_of", "encode", "lies_within", "read_header",
 
 MAGIC, VERSION = b"CCKP", 2
 _PREFIX = struct.Struct("<4sIQQIII")
-#: Bytes of the values in a frame of a codec that takes them in a row.
+#: Bytes of values in a frame, for codecs that code values in a row.
 _PIECE_NBYTES = 4 << 20
 
 
 def lies_within(offset: Sequence[int], shape: Sequence[int], whole: Sequence[int]) -> bool:
-    """Whether an array of a shape, at an offset, lies in another one."""
+    """True if an array of a shape, at an offset, is within another one."""
     return len(offset) == len(shape) == len(whole) and all(
         o >= 0 and n >= 0 and o + n <= most for o, n, most in zip(offset, shape, whole, strict=True)
     )
@@ -53,7 +53,7 @@ def lies_within(offset: Sequence[int], shape: Sequence[int], whole: Sequence[int
 
 @dataclass(frozen=True)
 class Part:
-    """A rank's part of an array that all ranks hold together.
+    """A rank's part of an array that is distributed over all ranks.
 
     Attributes
     ----------
@@ -86,14 +86,14 @@ def encode(
     values : mapping of str to array or Part
     spec : Codec
     facts : dict
-        Header's entries about the set and the rank.
+        The header's entries about the set and the rank.
     bases : mapping, optional
         Arrays whose differences are stored, by name; others are stored whole.
 
     Raises
     ------
     TypeError
-        For an array whose dtype, or mask, `decode` would not give back.
+        For an array whose dtype or mask `decode` could not restore.
     """
     described, frames = [], []
     for name, value in values.items():
@@ -126,7 +126,7 @@ def encode(
 
 
 def _frames(array: np.ndarray, spec: Codec, base: np.ndarray | None) -> list[np.ndarray]:
-    """The frames of an array: one where its shape matters, else of pieces in a row."""
+    """The frames of an array: one if its shape matters, else one for each piece of its values."""
     if spec.has_shape and array.ndim > 1 and array.dtype in dtypes.CODES:
         return [spec.encode(array.reshape(-1, *array.shape[-2:]) if array.ndim > 3 else array)]
     row, known = _row(array), None if base is None else _row(base)
@@ -138,7 +138,7 @@ def _frames(array: np.ndarray, spec: Codec, base: np.ndarray | None) -> list[np.
 
 
 def _row(array: np.ndarray) -> np.ndarray:
-    """The values of an array in a row, or their bytes where frames cannot hold them; a view if it can be."""
+    """The values of an array in a row, or their bytes if frames cannot hold them; a view if possible."""
     row = np.ascontiguousarray(array).reshape(-1)
     return row if array.dtype in dtypes.CODES else row.view(np.uint8)
 
@@ -151,14 +151,14 @@ class _Prefix(NamedTuple):
 
 
 def read_header(path: str) -> dict[str, Any]:
-    """The header of a file, whose frames are not looked at; FrameError or OSError."""
+    """Read the header of a file without its frames; FrameError or OSError."""
     with open(path, "rb") as file:
         prefix = _read_prefix(np.frombuffer(file.read(_PREFIX.size), np.uint8))
         return _parse(prefix, np.frombuffer(file.read(prefix.header_nbytes), np.uint8))
 
 
 def verify(data: np.ndarray) -> dict[str, Any]:
-    """The header of a file's bytes; FrameError where any of them is damaged."""
+    """Check all bytes of a file and return its header; FrameError if any is damaged."""
     prefix = _read_prefix(data)
     begin = _PREFIX.size + prefix.header_nbytes
     if data.size != begin + prefix.frames_nbytes:
@@ -191,7 +191,7 @@ def _parse(prefix: _Prefix, header: np.ndarray) -> dict[str, Any]:
 
 
 def decode(data: np.ndarray, bases: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of a file's bytes, which are sound, by name."""
+    """Decode the arrays from a file's sound bytes, by name."""
     prefix = _read_prefix(data)
     at, found = _PREFIX.size + prefix.header_nbytes, {}
     for one in _parse(prefix, data[_PREFIX.size : at])["arrays"]:
@@ -211,7 +211,7 @@ def decode(data: np.ndarray, bases: Mapping[str, np.ndarray] | None = None) -> d
 
 
 def _described(name: str, value: Any, dtype: np.dtype) -> Any:
-    """A dtype for the header; TypeError where JSON would not give it back."""
+    """Describe a dtype for the header; TypeError if JSON could not restore it."""
     described = None
     with suppress(ValueError):
         has_name = dtype.type is getattr(ml_dtypes, dtype.name, None)

@@ -17,7 +17,7 @@ class SaveReport:
     ----------
     step : int
     whole : bool
-        Whether the values can be had from this set alone, rather than as differences to those of another one.
+        True if this set has the values themselves, false if it has differences from another set's.
     raw_nbytes, nbytes : int
         Bytes of this rank's arrays, and of its file.
     partner : int or None
@@ -57,9 +57,9 @@ class Checkpoint:
     ranks : int
         Number of ranks that have saved it.
     rebuilt : bool
-        Whether files of this rank were missing or damaged, and were written anew.
+        True if files of this rank were missing or damaged, and were written again.
     passed_over : tuple of str
-        The newer sets that are not complete, with what they lack.
+        Newer sets that are not complete, with the reasons.
     """
 
     step: int

@@ -1,8 +1,8 @@
-"""Sets of files: written whole or not at all, found, fetched from whichever rank has one, made into arrays.
+"""Sets of files: writing them atomically, finding them, fetching them from any rank, assembling arrays.
 
 ``SET/rank-R.cck`` is a rank's own file, ``copy-R.cck`` its partner's copy. A set's name has its step and the
-time, so files of two attempts at a step are never mixed. It is complete where a sound file of each rank is
-found anywhere; nothing else says so, and so nothing else can be wrong about it.
+time, so files of two attempts at a step are never mixed. A set is complete if a sound file of each rank is
+found anywhere; there is no separate mark that could be wrong.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ Need = tuple[str, int]
 
 
 class Found(NamedTuple):
-    """A file of a set, with the values of ``rank``, which ``reader`` can read, -1 for any rank.
+    """A file of a set with the values of ``rank``; rank ``reader`` can read it, or any rank if that is -1.
 
-    Its header is None where there is a problem.
+    The header is None if there is a problem.
     """
 
     set: str
@@ -74,7 +74,7 @@ def set_name(step: int, word: int) -> str:
 
 
 def write(folder: str, name: str, data: np.ndarray) -> None:
-    """Write a file beside its place, have it on the disk, and rename it; OSError."""
+    """Write a file under another name, sync it to the disk, and rename it; OSError."""
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, name)
     beside = f"{path}.{os.getpid()}.tmp"
@@ -105,7 +105,7 @@ def names(folder: str) -> list[str]:
 
 
 def remove(folder: str, name: str) -> None:
-    """Remove a set from a folder, as far as it is there."""
+    """Remove a set from a folder, if it exists."""
     shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
@@ -129,7 +129,7 @@ def scan(folder: str, reader: int) -> Iterator[Found]:
 
 
 def sound(path: str, need: Need) -> np.ndarray | str:
-    """The bytes of a file, if they are those of a set and a rank, and sound; else the problem."""
+    """The bytes of a file if they are sound and belong to a set and a rank; else the problem."""
     try:
         data = np.fromfile(path, np.uint8)
         _checked(file.verify(data), need)
@@ -139,7 +139,7 @@ def sound(path: str, need: Need) -> np.ndarray | str:
 
 
 def _checked(header: dict[str, Any], need: Need) -> dict[str, Any]:
-    """A header; FrameError where it is not that of a set and a rank."""
+    """A header; FrameError if it belongs to another set or rank."""
     if (header["set"], header["rank"]) != need:
         raise FrameError(f"it is the file of rank {header['rank']} of {header['set']}")
     return header
@@ -149,7 +149,7 @@ def _checked(header: dict[str, Any], need: Need) -> dict[str, Any]:
 
 
 def headers_of(name: str, files: list[Found]) -> dict[int, dict[str, Any]] | Exception:
-    """The headers of all ranks of a set, or an error that says which one it lacks."""
+    """The headers of all ranks of a set, or an error that names the missing one."""
     own = [one for one in files if one.set == name]
     headers = {one.rank: one.header for one in own if one.header is not None}
     ranks = next(iter(headers.values()))["ranks"] if headers else 1
@@ -171,10 +171,10 @@ def job_of(sets: list[Headers], folder: str) -> str:
 
 
 def fetch(comm: MPI.Intracomm, needs: list[Need], files: list[Found]) -> dict[Need, np.ndarray] | Exception:
-    """Sound bytes of the files that this rank needs; on all ranks an error where one has none; collective."""
+    """Fetch sound bytes of the files that this rank needs; an error on all ranks if one is missing."""
     left: dict[Need, list[Found]] = {need: [] for need in needs}
     problems: dict[Need, list[str]] = {need: [] for need in needs}
-    # Each rank begins with what it can read by itself, on its own disk first.
+    # Each rank first tries files that it can read itself, on its own disk first.
     order = {comm.rank: 0, -1: 1}
     for one in sorted(files, key=lambda one: (order.get(one.reader, 2), one.reader, one.path)):
         need = one.set, one.rank
@@ -207,18 +207,18 @@ def fetch(comm: MPI.Intracomm, needs: list[Need], files: list[Found]) -> dict[Ne
 
 
 def _lack(need: Need, problems: list[str]) -> Exception:
-    """A FrameError where a file is damaged, a FileNotFoundError where it is not there."""
+    """A FrameError if a file is damaged, a FileNotFoundError if it is missing."""
     text = f"{need[0]} has no sound file of rank {need[1]}"
     if problems:
         return FrameError(f"{text}: {'; '.join(dict.fromkeys(problems))}")
     return FileNotFoundError(text)
 
 
-# -- arrays of the parts that several ranks have saved
+# -- arrays from the parts that several ranks have saved
 
 
 def boxes(headers: Headers, parts: Mapping[str, Box] | None, rank: int, size: int) -> dict[str, Box]:
-    """The box of each array that a rank gets, ValueError where it cannot be had.
+    """The box of each array that a rank gets, ValueError if it cannot be had.
 
     Without ``parts``, each of ``size`` ranks gets an equal part of the first dimension.
     """
@@ -245,7 +245,7 @@ def boxes(headers: Headers, parts: Mapping[str, Box] | None, rank: int, size: in
 
 
 def owners(headers: Headers, wanted: Mapping[str, Box]) -> set[int]:
-    """The ranks whose files have something of what is wanted."""
+    """The ranks whose files overlap the requested parts."""
     return {
         rank
         for rank, header in headers.items()
@@ -257,7 +257,7 @@ def owners(headers: Headers, wanted: Mapping[str, Box]) -> set[int]:
 def assemble(
     name: str, box: Box, headers: Headers, values: Mapping[int, Mapping[str, np.ndarray]]
 ) -> np.ndarray:
-    """A box of an array, from the values of its `owners`; ValueError where they have not all of it."""
+    """Assemble a box of an array from the values of its `owners`; ValueError if they lack a part of it."""
     offset, shape = box
     parts = [(r, one) for r, header in headers.items() for one in header["arrays"] if one["name"] == name]
     array, covered = np.empty(shape, file.dtype_of(parts[0][1]["dtype"])), np.zeros(shape, bool)
@@ -273,7 +273,7 @@ def assemble(
 
 
 def _overlap(box: Box, one: Mapping[str, Any]) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
-    """The values that a box and a part share, as slices of either; None where there are none."""
+    """The overlap of a box and a part, as slices of each; None if it is empty."""
     offset, shape = box
     begins = np.maximum(offset, one["offset"])
     ends = np.minimum(np.add(offset, shape), np.add(one["offset"], one["shape"]))

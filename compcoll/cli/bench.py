@@ -24,13 +24,13 @@ COLLECTIVES = (
     "scatterv",
 )
 MESSAGES = ("bibw", "bw", "latency", "mbw_mr", "multi_lat", "request_reply", "sendrecv")
-#: Those that begin and are waited for later, beside computing.
+#: Nonblocking operations, which are timed beside a computation.
 NONBLOCKING = tuple(f"i{op}" for op in COLLECTIVES if op != "barrier")
 OPERATIONS = (*COLLECTIVES, *MESSAGES, *NONBLOCKING)
 
 
 class Bench(click.Command):
-    """Leaves ``--help`` to an operation that is named."""
+    """A command that passes ``--help`` on to an operation, if one is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if any(word.lower() in OPERATIONS for word in args):
@@ -51,10 +51,10 @@ def command(ctx: click.Context, ranks: int | None, op: str, options: tuple[str, 
     """Time an operation on compressed messages beside plain MPI, as the OSU benchmarks do.
 
     OP is a collective, such as alltoall or reduce_scatter; bw, bibw, latency, sendrecv, request_reply, or
-    mbw_mr and multi_lat of several pairs of ranks; or a nonblocking collective such as ialltoall, with the
-    part of its time that a computation beside it hides. Among its OPTIONS are --codec, --sizes, --iters,
-    --data FILE, --dtype, --pickle and --json. Sizes are those of the buffer that a rank passes: of alltoall
-    all of it, where OSU counts what goes to one rank. Outside of mpiexec the command starts its ranks itself.
+    mbw_mr and multi_lat on several pairs of ranks; or a nonblocking collective such as ialltoall, with the
+    part of its time that a computation hides. OPTIONS include --codec, --sizes, --iters, --data FILE,
+    --dtype, --pickle and --json. A size is that of the whole buffer that a rank passes; for alltoall, OSU
+    counts one peer's block instead. Without mpiexec the command starts its ranks itself.
     """
     if not is_launched() and "--help" not in options:
         ctx.exit(relaunch(ranks or 2, ["bench", op, *options]))

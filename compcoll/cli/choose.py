@@ -20,9 +20,9 @@ from compcoll.core import dtypes
 
 __all__ = ["Goal", "Ladder", "curve", "ladders", "sample", "search", "sorted_by_cost"]
 
-#: Bounds of `szp` in an octave, and octaves below the largest magnitude: as many as float64 has bits.
+#: Bounds of `szp` to try in an octave, and octaves below the largest magnitude: as many as float64 has bits.
 _STEPS, _OCTAVES = 16, 53
-#: Specs of a ladder that a curve shows.
+#: Number of a ladder's specs in a curve.
 _POINTS = 12
 #: Slabs of a sample.
 _SLABS = 16
@@ -35,7 +35,7 @@ class Goal:
     Attributes
     ----------
     error : float
-        Largest absolute error of any finite value; those that are not finite have to stay as they are.
+        Largest absolute error of any finite value; other values have to keep their bits.
     snr : float
         Least signal-to-noise ratio in dB.
     """
@@ -53,9 +53,9 @@ class Goal:
 
 
 class Ladder(NamedTuple):
-    """Specs of one codec from coarse to fine, of which the first that keeps a goal is the cheapest.
+    """Specs of one codec from coarse to fine; the first that keeps a goal is the cheapest.
 
-    Blocks take the array's two or three dimensions where it is ``shaped``; values in a row otherwise.
+    Blocks have the array's two or three dimensions if ``shaped``, else they are values in a row.
     """
 
     label: str
@@ -71,14 +71,14 @@ def search(
     Returns
     -------
     found : Measurement
-        Of the array, with speeds on the sample; of the finest spec, not timed, where none keeps the goal.
+        Result on the array, with speeds on the sample; if no spec keeps the goal, the finest spec, not timed.
     is_met : bool
-        Whether it keeps the goal, in frames of its own.
+        True if it keeps the goal without falling back to another codec.
     """
     specs = ladder.specs
 
     def first(subject: Subject, i: int) -> int:
-        """The first index from ``i`` on whose spec keeps the goal."""
+        """The first index, from ``i`` on, whose spec keeps the goal."""
 
         def is_met(spec: str) -> bool:
             return goal.is_met(subject.measure(spec, shaped=ladder.shaped))
@@ -94,14 +94,14 @@ def search(
 
 
 def sorted_by_cost(found: list[Measurement]) -> list[Measurement]:
-    """Sort by bits, and equal ones by time; lossless codecs with the frame of ``lossless`` are left out."""
+    """Sort by bits, then by time; lossless codecs whose frame equals that of ``lossless`` are left out."""
     frames = {(x.coded_as, x.bits) for x in found if x.codec == "lossless"}
     kept = [x for x in found if x.codec == "lossless" or (x.coded_as, x.bits) not in frames]
     return sorted(kept, key=lambda x: (x.bits, 1 / x.encode_gbs + 1 / x.decode_gbs))
 
 
 def curve(ladder: Ladder, sample: Subject) -> list[Measurement]:
-    """Measure specs all over a ladder, from coarse to fine, as far as they are lossy."""
+    """Measure lossy specs across a ladder, from coarse to fine."""
     some = sorted({round(i) for i in np.linspace(0, len(ladder.specs) - 1, _POINTS)})
     found = [sample.measure(ladder.specs[i], shaped=ladder.shaped) for i in some]
     return [x for x in found if x.is_own and not x.lossless]
@@ -110,7 +110,7 @@ def curve(ladder: Ladder, sample: Subject) -> list[Measurement]:
 def sample(array: np.ndarray, nbytes: int) -> np.ndarray:
     """Take about ``nbytes`` of an array at most: slabs spread evenly along its longest dimension.
 
-    Their thickness is a multiple of 4, so that blocks of 4^d values are those of the array.
+    Their thickness is a multiple of 4, so that blocks of 4^d values are the array's own.
     """
     if array.nbytes <= nbytes:
         return array
@@ -124,7 +124,7 @@ def sample(array: np.ndarray, nbytes: int) -> np.ndarray:
 
 
 def ladders(array: np.ndarray, peak: float, goal: Goal, specs: Sequence[str] = ()) -> Iterator[Ladder]:
-    """The ladders to search for an array of largest magnitude ``peak``: these specs, else all codecs'."""
+    """The ladders to search for an array with largest magnitude ``peak``: the given specs', else all."""
     found = {spec: [spec] for spec in specs if takes(spec, array.dtype)}
     if not specs:
         for name in compcoll.codecs():
@@ -161,11 +161,11 @@ def _specs(name: str, array: np.ndarray, peak: float, goal: Goal) -> dict[str, l
 
 
 def _interleaved(array: np.ndarray) -> int:
-    """How many real numbers the rows of an array have that are quantities side by side; 0 for longer rows."""
+    """Number of interleaved quantities: the real numbers in a short row; 0 for longer rows."""
     n = array.shape[-1] * (2 if array.dtype.kind == "c" else 1)
     return n if array.ndim > 1 and array.shape[-1] > 1 and n <= bfp.MAX_DIM else 0
 
 
 def _rounded_down(value: float) -> float:
-    """The largest number of 4 digits that is no larger."""
+    """Round down to 4 digits."""
     return float(Context(prec=4, rounding=ROUND_DOWN).create_decimal(repr(value)))

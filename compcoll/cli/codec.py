@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from compcoll.cli.choose import Goal
     from compcoll.cli.measure import Measurement, Subject
 
-#: Bytes of an array on which specs are looked for and timed.
+#: Bytes of the sample on which specs are searched and timed.
 _SEARCHED_NBYTES = 4 << 20
 #: A number of a limit or a time.
 _POSITIVE = click.FloatRange(0, sys.float_info.max, min_open=True)
@@ -57,17 +57,17 @@ _POSITIVE = click.FloatRange(0, sys.float_info.max, min_open=True)
 def command(file: Path, codec: tuple[str, ...], out: Path | None, as_json: bool, **given: Any) -> None:
     """Find the codec for an array in FILE, a .npy or .npz file or a raw one.
 
-    With --error, --rel or --snr, or several of them: the spec of each codec that keeps the error with the
-    fewest bits, cheapest first. Specs are looked for on 4 MiB of the array, then checked on all of it. Errors
-    are those of encoding once; in sums those of all ranks add up, as the report of a call tells.
+    With --error, --rel, --snr or several of them, print for each codec the spec that keeps the error with the
+    fewest bits, cheapest first. Specs are searched on 4 MiB of the array, then checked on the whole array.
+    Errors are for encoding once; in sums the errors of all ranks add up, as the report of a call shows.
 
-    Otherwise: each codec's ratio, error and speed, with a few parameters.
+    Otherwise print each codec's ratio, error and speed, with a few parameters.
 
-    With --link, how many times as fast a long message between two ranks would be on such a network, from its
-    nominal bandwidth and the ratio and speeds of the table: below 1 the codec does not pay there.
+    With --link, predict the speed-up of a long message between two ranks on such a network, from its nominal
+    bandwidth and the ratio and speeds of the table. Below 1 the codec does not pay there.
 
-    Speeds are those of one core. "(3-d)" marks blocks of the array's dimensions, as of buffers that
-    compcoll.shaped makes; bare arrays, and sums, are coded as values in a row.
+    Speeds are of one core. "(3-d)" marks blocks with the array's dimensions, as for buffers made by
+    compcoll.shaped; bare arrays and sums are coded as values in a row.
     """
     from compcoll.cli.choose import Goal, sample
     from compcoll.cli.measure import Subject
@@ -116,7 +116,7 @@ def command(file: Path, codec: tuple[str, ...], out: Path | None, as_json: bool,
 
 
 def _check(spec: str, array) -> None:
-    """ClickException where a codec has parameters that the dtype does not take."""
+    """Raise ClickException if the dtype does not take a codec's parameters."""
     import compcoll
 
     try:
@@ -128,7 +128,7 @@ def _check(spec: str, array) -> None:
 def _search(
     array: Subject, goal: Goal, specs: tuple[str, ...], seconds: float, draws: bool
 ) -> tuple[list[Measurement], list[Measurement], dict[str, list[Measurement]]]:
-    """Each codec's cheapest spec, the finest of those that do not keep the goal, and curves to draw."""
+    """Each codec's cheapest spec, the finest specs of codecs that miss the goal, and curves to draw."""
     from rich.console import Console
 
     from compcoll.cli.choose import curve, ladders, sample, search, sorted_by_cost
@@ -150,7 +150,7 @@ def _search(
 
 
 def _print_json(about: dict, goal: Goal, found: list[Measurement], links: tuple) -> None:
-    """Print what was measured as JSON, which has no numbers that are not finite."""
+    """Print the measurements as JSON, with null for numbers that are not finite."""
 
     def plain(numbers: dict) -> dict:
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in numbers.items()}
@@ -162,7 +162,7 @@ def _print_json(about: dict, goal: Goal, found: list[Measurement], links: tuple)
 
 
 def _print_notes(array: Subject, nbytes: int, goal: Goal) -> None:
-    """Print what is particular about the data."""
+    """Print notes about the data."""
     if (part := array.array.nbytes / nbytes) < 1:
         click.echo(f"# tried on {part:.1%} of the array, spread over it, and on no more; --sample takes more")
     if array.n_special:
@@ -197,7 +197,7 @@ def _print_table(title: str, found: list[Measurement], links: tuple) -> None:
 
 
 def _print_conclusion(found: list[Measurement], missed: list[Measurement]) -> None:
-    """Print which spec to take, and which codecs are not that exact."""
+    """Print the spec to take, and the codecs that are not exact enough."""
     import compcoll
 
     flat = [x for x in found if len(x.coded_shape) == 1]
@@ -218,13 +218,13 @@ def _print_conclusion(found: list[Measurement], missed: list[Measurement]) -> No
 
 
 def _name(x: Measurement) -> str:
-    """A codec's spec, what it chose where that is another, and the dimensions of its blocks."""
+    """A codec's spec, the codec that it chose if that differs, and the dimensions of its blocks."""
     chose = "" if x.coded_as in (x.codec.partition(":")[0], x.codec) else f" -> {x.coded_as}"
     return x.codec + chose + (f" ({len(x.coded_shape)}-d)" if len(x.coded_shape) > 1 else "")
 
 
 def _import_figure():
-    """The module that draws."""
+    """Import the module that draws."""
     try:
         return import_module("compcoll.cli.figure")
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Programs of C and Fortran, run in place of this process with compcoll's library preloaded."""
+"""Programs in C and Fortran, which replace this process with compcoll's library preloaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["find_executable", "mpiexec_of", "run_executable", "run_preloaded"]
 
 
 def find_executable(program: str) -> str | None:
-    """Find a program that Python does not run, here or on the PATH; its path, or None for all others."""
+    """Find a program in C or Fortran, here or on the PATH; None for programs that Python runs."""
     path = program if Path(program).exists() else shutil.which(program)
     if re.fullmatch(r"python[\d.]*", Path(program).name):
         raise click.UsageError(
@@ -34,12 +34,12 @@ def find_executable(program: str) -> str | None:
 
 
 def run_executable(path: str, arguments: list[str], settings: dict[str, Any]) -> NoReturn:
-    """Become a program of C or Fortran, with the settings of ``compcoll run``."""
+    """Replace this process by a program in C or Fortran, with the settings of ``compcoll run``."""
     _become(path, arguments, True, settings)
 
 
 def run_preloaded(arguments: list[str], settings: dict[str, Any]) -> NoReturn:
-    """Become this Python with the library preloaded."""
+    """Replace this process by the same Python with the library preloaded."""
     _become(sys.executable, arguments, False, settings)
 
 
@@ -53,7 +53,7 @@ def _become(path: str, arguments: list[str], embeds: bool, settings: dict[str, A
 
 
 def mpiexec_of(path: str) -> str | None:
-    """The ``mpiexec`` of the MPI library that a program is linked with; None where that cannot be told."""
+    """The ``mpiexec`` of the MPI library that a program is linked with; None if that is unknown."""
     traced = subprocess.run(
         [path],
         env={**os.environ, "LD_TRACE_LOADED_OBJECTS": "1"},

@@ -16,7 +16,7 @@ _MARKERS = "os^vD<>pPX*hH8d"
 
 
 def check_format(path: Path) -> str:
-    """Why a file of this suffix cannot be drawn into; empty where it can be."""
+    """The reason why a figure cannot have this suffix; empty if it can."""
     known = Figure().canvas.get_supported_filetypes()
     suffix = path.suffix.removeprefix(".").lower()
     return "" if suffix in known or not suffix else f"{path.suffix} is none of {', '.join(sorted(known))}"
@@ -34,7 +34,7 @@ def draw(
     curves : dict of str to list of Measurement
         Lossy specs of a codec from coarse to fine, by a label.
     goal : Goal
-        A limit of the error, as a line; errors are SNRs where it has none of the largest error.
+        A limit of the error, drawn as a line; errors are SNRs if the goal has no limit of the largest error.
     """
     figure = Figure(figsize=(11, 5), layout="constrained")
     speed, error = figure.subplots(1, 2)

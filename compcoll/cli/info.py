@@ -31,8 +31,8 @@ _OPTIONAL = {
 def command(as_json: bool, preload: bool) -> None:
     """Show versions, MPI, processor, GPU, codecs, files, and missing packages.
 
-    --preload prints the path of the library that accelerates programs in C or Fortran; `compcoll run` sets
-    LD_PRELOAD by itself.
+    --preload prints only the path of the library that accelerates programs in C or Fortran; `compcoll run`
+    sets LD_PRELOAD itself.
     """
     if preload:
         try:
@@ -97,7 +97,7 @@ def _mpi() -> dict[str, str]:
 
 
 def _library_of(mpiexec: str) -> str:
-    """The MPI library of an ``mpiexec``; empty where it does not say."""
+    """The MPI library of an ``mpiexec``; empty if it does not report one."""
     try:
         told = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.SubprocessError):
@@ -123,7 +123,7 @@ def _processor() -> dict[str, str]:
 
 
 def _workers() -> str:
-    """How many threads encode and decode beside a rank, and why."""
+    """Number of worker threads of a rank, and the reason for it."""
     from compcoll.core import environment
     from compcoll.engine.cores import cores_of_process, free_cores, spare_cores
 

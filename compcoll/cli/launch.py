@@ -33,20 +33,20 @@ def relaunch(ranks: int, arguments: list[str], module: str = "compcoll") -> int:
         try:
             return mpiexec.wait()
         except KeyboardInterrupt:
-            mpiexec.send_signal(signal.SIGINT)  # which a terminal has sent to both
+            mpiexec.send_signal(signal.SIGINT)  # a terminal has sent it to both
             mpiexec.wait()
             return 128 + signal.SIGINT
 
 
 def become_ranks(ranks: int, arguments: list[str], mpiexec: str | None = None) -> NoReturn:
-    """Go on as mpiexec, which has signals and the exit status for itself, with ranks on this machine."""
+    """Replace this process by mpiexec with ranks on this machine; signals and exit status are mpiexec's."""
     command, environment = _launch(ranks, ["-m", "compcoll", *arguments], mpiexec)
     sys.stdout.flush()
     os.execve(command[0], command, environment)
 
 
 def need_mpi(*, start: bool = True) -> None:
-    """ClickException where there is no MPI library; see `compcoll.core.library.check_mpi`."""
+    """Raise ClickException without an MPI library; see `compcoll.core.library.check_mpi`."""
     try:
         check_mpi(start=start)
     except ImportError as error:
@@ -69,7 +69,7 @@ def _launch(ranks: int, program: list[str], mpiexec: str | None = None) -> tuple
 
 
 def on_all(comm: Any, function: Callable[[], Any]) -> Any:
-    """Call a function on this rank; where it fails on any, one rank prints why and all of them exit."""
+    """Call a function on all ranks; if it fails on any, one rank prints the reason and all exit."""
     result = problem = None
     try:
         result = function()
@@ -85,7 +85,7 @@ def on_all(comm: Any, function: Callable[[], Any]) -> Any:
 
 
 def same_ranks(ranks: int) -> None:
-    """End all ranks where they are not as many as ``-n`` says; collective over COMM_WORLD."""
+    """End all ranks if their number differs from ``-n``; collective over COMM_WORLD."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD

@@ -47,24 +47,24 @@ class Shape(click.ParamType):
 
 
 def load(path: Path, dtype: np.dtype | None, shape: tuple[int, ...] | None) -> np.ndarray:
-    """Load the array of a file: contiguous, in native byte order, of 1 to 3 dimensions and some elements.
+    """Load an array from a file: contiguous, in native byte order, not empty, with 1 to 3 dimensions.
 
     Parameters
     ----------
     path : Path
         A ``.npy`` file, a ``.npz`` file of one array, or raw values.
     dtype, shape : optional
-        Of raw values; those of other files have to agree.
+        For raw values; other files' own have to agree with them.
 
     Returns
     -------
     numpy.ndarray
-        Mapped from the file, and read-only, where that needs no copy.
+        Mapped from the file and read-only, if that needs no copy.
 
     Raises
     ------
     click.ClickException
-        For a file that holds no array, or one of an unsupported dtype, or one that does not fit ``dtype`` or
+        If the file holds no array, or one of an unsupported dtype, or one that does not fit ``dtype`` or
         ``shape``.
     """
     array = _load_numpy(path, dtype) if path.suffix in (".npy", ".npz") else _load_raw(path, dtype)

@@ -30,20 +30,20 @@ class Measurement:
     codec : str
         Its spec.
     coded_as : str
-        Codec in the frame; another one where this one did not take the array or gained nothing.
+        Codec in the frame; another one if this one did not take the array or gained nothing.
     coded_shape : tuple of int
         Shape in which the array was coded.
     lossless : bool
-        Whether every bit came back.
+        True if every bit was restored.
     ratio : float
         Bytes of the array over bytes of its frame, header included.
     bits : float
         Bits of the frame for each real number; complex values are two.
     max_error : float
-        Largest absolute error of the finite values, of complex numbers ``|x - x'|``; NaN if one that is not
-        finite was changed.
+        Largest absolute error of the finite values, ``|x - x'|`` for complex numbers; NaN if a value that is
+        not finite was changed.
     psnr : float or None
-        Peak signal-to-noise ratio in dB, relative to the range of the values; None where lossless.
+        Peak signal-to-noise ratio in dB, relative to the range of the values; None if lossless.
     snr : float
         Signal-to-noise ratio of the finite values in dB: 10 log10 of the sum of their squares over that of
         the squared errors. Infinite without errors, NaN as ``max_error``.
@@ -65,12 +65,12 @@ class Measurement:
 
     @property
     def is_own(self) -> bool:
-        """Whether the frame is this codec's, not that of one to which it falls back."""
+        """True if the frame is this codec's own, not a fallback's."""
         codec = compcoll.codec(self.codec)
         return codec.chooses or self.coded_as == codec.name
 
     def speedup(self, bandwidth: float) -> float:
-        """Predict how many times as fast one compressed message is on a link of so many bytes per second."""
+        """Predict the speed-up of one compressed message on a link, given in bytes per second."""
         speed = CodecSpeed(1e-9 / self.encode_gbs, 1e-9 / self.decode_gbs, 1 / self.ratio)
         return 1 / (bandwidth * message_seconds(1, 1 / bandwidth, speed, _CHUNKS))
 
@@ -102,15 +102,15 @@ class Subject:
         self.peak = float(np.abs(self._finite).max(initial=0.0))
 
     def measure(self, spec: str, seconds: float = 0.0, shaped: bool = True) -> Measurement:
-        """Encode and decode the array, and time both where ``seconds`` are given for each.
+        """Encode and decode the array, and time each for ``seconds``, if these are given.
 
         Parameters
         ----------
         spec : str
         seconds : float
         shaped : bool
-            Whether blocks take the array's dimensions where the codec has blocks of two or three; values in a
-            row otherwise.
+            True to give blocks the array's dimensions, if the codec has blocks of two or three; otherwise
+            values are coded in a row.
         """
         codec, array = compcoll.codec(spec), self.array
         shape = (shaped and codec.shaped(array.dtype, array.shape, array.size)) or (array.size,)

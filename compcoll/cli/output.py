@@ -1,4 +1,4 @@
-"""Tables that subcommands print, and files that they write: checked before the work begins."""
+"""Tables that subcommands print, and checks, before the work begins, that files can be written."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["check_folder", "check_writable", "wide_console"]
 
 
 def check_writable(path: Path | None, what: str, hint: str = "") -> None:
-    """ClickException where a file cannot be written; the file is left as it is."""
+    """Raise ClickException if a file cannot be written; the file is not changed."""
     if path is None:
         return
     try:
         there = path.exists()
         path.open("a").close()
         if not there:
-            path.unlink(missing_ok=True)  # which another rank may have done
+            path.unlink(missing_ok=True)  # another rank may have removed it
     except OSError as error:
         more = f"; {hint}" if hint else ""
         raise click.ClickException(f"{what} cannot be written to {path}: {error.strerror}{more}") from None
 
 
 def check_folder(path: Path, what: str, hint: str = "") -> None:
-    """ClickException where no file can be written into a folder, which is made."""
-    with suppress(OSError):  # of which the next line tells
+    """Make a folder; raise ClickException if no file can be written into it."""
+    with suppress(OSError):  # the next line reports it
         path.mkdir(parents=True, exist_ok=True)
     check_writable(path / ".compcoll", what, hint)
 

@@ -25,7 +25,7 @@ __all__ = ["run_as_main"]
 
 
 class _Options(mpi4py.Rc):
-    """mpi4py's options, of which the level of threads is that of a program for which MPI has begun."""
+    """mpi4py's options of a program; its thread level also counts if MPI is already initialised."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -36,9 +36,9 @@ class _Options(mpi4py.Rc):
 def run_as_main(program: str, as_module: bool) -> NoReturn:
     """Run a script, a folder or archive with a ``__main__``, or a module, and leave with its exit status.
 
-    ``sys.path[0]`` and ``__main__`` are those of plain Python; the caller sets ``sys.argv``, and has begun
-    MPI, which the program may do as well. Where the program ends by an exception, or with another status than
-    0, MPI ends all ranks.
+    ``sys.path[0]`` and ``__main__`` are as in plain Python. The caller sets ``sys.argv`` and has initialised
+    MPI; the program may initialise it as well. If the program ends by an exception, or with a status other
+    than 0, MPI ends all ranks.
     """
     _engine.begin_for_program(MPI.Query_thread())
     mpi4py.rc.__class__ = _Options
@@ -55,7 +55,7 @@ def run_as_main(program: str, as_module: bool) -> NoReturn:
         fail(problem)
         raise
     except BaseException as problem:
-        # Here, since the command would make another kind of message of some exceptions.
+        # Handled here, because click would print some exceptions in another way.
         problem = problem.with_traceback(_of_program(problem.__traceback__))
         sys.excepthook(type(problem), problem, problem.__traceback__)
         fail(problem)
@@ -64,7 +64,7 @@ def run_as_main(program: str, as_module: bool) -> NoReturn:
 
 
 def _run_script(program: str) -> None:
-    """Run a file of source code as the module ``__main__``, which stays: its classes can be pickled."""
+    """Run a source file as the module ``__main__``, which is kept so that its classes can be pickled."""
     path = os.path.abspath(program)
     main = ModuleType("__main__")
     main.__dict__.update(
@@ -77,7 +77,7 @@ def _run_script(program: str) -> None:
 
 
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:
-    """Cut the frames of this file and of `runpy` off the beginning of a traceback."""
+    """Remove the frames of this file and of `runpy` from the beginning of a traceback."""
     ours = (__file__, runpy.__file__, "<frozen runpy>")
     while traceback is not None and traceback.tb_frame.f_code.co_filename in ours:
         traceback = traceback.tb_next

@@ -13,9 +13,9 @@ from compcoll.cli.output import check_folder, wide_console
 if TYPE_CHECKING:
     from compcoll.tracing import tables
 
-#: Columns of a text that is good to read.
+#: Width of text that is easy to read.
 _WIDTH = 100
-#: Least width, and headings, of columns whose cells may go on in another line.
+#: Least width, and headings, of columns whose cells may continue on another line.
 _FOLDED = 20
 _LONG = ("place", "communicator", "host")
 
@@ -26,13 +26,13 @@ _LONG = ("place", "communicator", "host")
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for files. [default: DIR]"
 )
 def command(folder: Path, out: Path | None) -> None:
-    """Say what a traced program did: tables here, report.html with plots, and perfetto.json for a time line.
+    """Report on a traced program: print tables, write plots to report.html and a time line to perfetto.json.
 
-    DIR is what `compcoll run --trace` or COMPCOLL_TRACE named. Files that are damaged or missing are named,
-    and the rest is shown. perfetto.json opens in https://ui.perfetto.dev and in chrome://tracing.
+    DIR is the folder of `compcoll run --trace` or COMPCOLL_TRACE. Damaged or missing files are named, and the
+    rest is shown. perfetto.json opens in https://ui.perfetto.dev and in chrome://tracing.
 
-    Why was a call not compressed? The list "Why calls were not compressed" comes first: reasons by operation,
-    those of most bytes first.
+    Why was a call not compressed? The first list, "Why calls were not compressed", has reasons by operation,
+    sorted by bytes.
     """
     from compcoll.tracing import page, perfetto
     from compcoll.tracing.reader import read
@@ -58,7 +58,7 @@ def command(folder: Path, out: Path | None) -> None:
 
 
 def _print_reasons(lines: list[str]) -> None:
-    """Print a list, and nothing where it is empty."""
+    """Print a list, unless it is empty."""
     from compcoll.tracing.tables import REASONS
 
     if lines:
@@ -93,6 +93,6 @@ def _print(shown: list[tables.Table]) -> None:
             least += needed + 2
         for row in one.rows:
             table.add_row(*map(escape, row))
-        # A terminal that is too narrow wraps lines, where rich would cut numbers.
+        # A narrow terminal wraps the lines; rich would cut numbers off.
         console.width = max(width, least)
         console.print(table)

@@ -47,12 +47,12 @@ def command(
     arguments: tuple[str, ...],
     **settings: Any,
 ) -> None:
-    """Run a program as it is, with MPI's communicators accelerated.
+    """Run an unchanged program with accelerated communicators.
 
     A preloaded library serves the calls of C and Fortran, and of all libraries of a Python program, on
-    COMM_WORLD and COMM_SELF, and on all communicators made of them. In a Python program these are
+    COMM_WORLD and COMM_SELF, and on all communicators made from them. In a Python program these are
     `compcoll.Comm`s. -n starts ranks on this machine; without it the program runs on the ranks that mpiexec,
-    srun or flux have started. Without --codec, --when and --policy calls are compressed losslessly where that
+    srun or flux have started. Without --codec, --when and --policy, calls are compressed losslessly if that
     saves time (auto). An uncaught exception ends all ranks. On exit, rank 0 prints a summary of all calls to
     stderr.
     """
@@ -84,14 +84,14 @@ def command(
     from compcoll.cli.program import run_as_main
 
     sys.argv[:] = [program, *arguments]
-    import_module("compcoll.preload.program")  # messages of C and Fortran
+    import_module("compcoll.preload.program")  # prints messages as programs in C and Fortran do
     if not environment.disabled():
         _accelerate(given)
     run_as_main(program, as_module)
 
 
 def _check_environment(ranks: int | None, trace: Path | None) -> None:
-    """ClickException where a variable of the environment is wrong, or the trace cannot be written."""
+    """Raise ClickException if an environment variable is wrong or the trace cannot be written."""
     try:
         environment.check_all()
         if ranks is not None:
@@ -104,16 +104,16 @@ def _check_environment(ranks: int | None, trace: Path | None) -> None:
 
 
 def _accelerate(settings: dict[str, Any]) -> None:
-    """Wrap the world; where ranks do not agree, or one cannot start, one says why and all exit; collective.
+    """Wrap the world; if ranks disagree or one cannot start, one prints the reason and all exit; collective.
 
-    A program in C or Fortran, which other ranks may run, makes the same calls of MPI and no others.
+    Other ranks may run a program in C or Fortran, which makes exactly the same MPI calls here.
     """
     from compcoll.comm import PREDEFINED, wrap_world
     from compcoll.tracing import recording
 
     try:
         wrap_world(**settings)
-    except TimeoutError as error:  # of this rank alone
+    except TimeoutError as error:  # on this rank alone
         recording.fail(error)
         raise click.ClickException(str(error)) from None
     except (OSError, ValueError) as error:

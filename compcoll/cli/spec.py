@@ -1,4 +1,4 @@
-"""Arguments and options that several subcommands have, spelt alike."""
+"""Arguments and options that several subcommands share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compcoll.core.sizes import nbytes_of
 __all__ = ["Link", "Size", "codec_option", "ranks_option"]
 
 _UNITS = {"gbe": 1e9 / 8, "Gb/s": 1e9 / 8, "Mb/s": 1e6 / 8, "GB/s": 1e9, "MB/s": 1e6}
-#: InfiniBand of four lanes.
+#: InfiniBand with four lanes.
 _LINKS = {"fdr": 7e9, "edr": 12.5e9, "hdr": 25e9, "ndr": 50e9, "xdr": 100e9}
 
 
@@ -36,7 +36,7 @@ class Size(click.ParamType):
 
 
 class Link(click.ParamType):
-    """A link's bandwidth, by name or number; its text and bytes per second."""
+    """A link's bandwidth, given by name or number; converted to its text and bytes per second."""
 
     name = "link"
 
@@ -69,7 +69,7 @@ class _Spec(click.ParamType):
 
 
 def codec_option(help: str, *, also: tuple[str, ...] = (), **more: Any):
-    """``--codec``, whose specs `compcoll.codec` takes, and those of a policy that make sense besides."""
+    """Option ``--codec`` for specs of `compcoll.codec` and for policies' words that make sense there."""
     return click.option("-c", "--codec", metavar="SPEC", type=_Spec(also), help=help, **more)
 
 

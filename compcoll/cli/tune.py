@@ -1,4 +1,4 @@
-"""``compcoll tune``: fill, show and clear the table by which ``codec="auto"`` and ``when="pays"`` begin."""
+"""``compcoll tune``: fill, show and clear the table that ``codec="auto"`` and ``when="pays"`` start from."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from compcoll.cli.output import check_folder, wide_console
 from compcoll.cli.spec import codec_option, ranks_option
 from compcoll.operations import OPERATIONS
 
-#: Bytes of the messages that are tried where no trace names others.
+#: Bytes of the messages to try, unless a trace names others.
 SIZES = tuple(64 << 10 << 2 * i for i in range(5))
-#: Operations; those that add up change bits by their order alone, so that ``auto`` has no use for them.
+#: Operations to try. Sums are left out: ``auto`` leaves them to MPI, because their order changes bits.
 EXCHANGES = ("Alltoall", "Allgather", "Bcast")
 SUMS = ("Allreduce", "Reduce_scatter_block")
-#: Values of a file that are sent, again and again in larger messages.
+#: Bytes of a file's values that are sent, repeated in larger messages.
 MOST = 1 << 22
-#: Calls after which the clock is looked at.
+#: Calls between two looks at the clock.
 EACH = 8
 
 
@@ -45,11 +45,11 @@ EACH = 8
 @click.option("--forget", is_flag=True, help="Remove the tables, and end.")
 @click.pass_context
 def command(ctx, ranks, codec, seconds, like, data, dtype, show, forget) -> None:
-    """Try calls compressed and plain, so that codec="auto" and when="pays" know how to begin.
+    """Try calls compressed and plain, so that codec="auto" and when="pays" start with the faster way.
 
-    Start it under mpiexec on the nodes of your jobs, with as many ranks on each; outside of mpiexec it starts
-    ranks on this machine, which is of use for a named codec alone: inside a node auto leaves all to MPI. What
-    a job has tried itself is never replaced. Let nothing else run meanwhile.
+    Start it under mpiexec on the nodes of your jobs, with as many ranks on each. Without mpiexec it starts
+    ranks on this machine, which is only useful for a named codec, because auto leaves all calls inside a node
+    to MPI. Results that a job has measured itself are never replaced. Let nothing else run meanwhile.
     """
     if show:
         _show()
@@ -76,7 +76,7 @@ def _tune(spec: str, seconds: float, like: Path | None, data: Path | None, dtype
     from compcoll.policy.trial import MOST_SPREAD
 
     world = MPI.COMM_WORLD
-    # Rank 0's files: those of other nodes may be others.
+    # Only rank 0 reads files: other nodes may have different ones.
     found = on_all(world, lambda: _read(like, data, dtype, spec) if world.rank == 0 else None)
     values, kinds = world.bcast(found)
     policy = Policy("auto" if spec == "lossless" else spec, when="pays", min_nbytes=0)
@@ -85,7 +85,7 @@ def _tune(spec: str, seconds: float, like: Path | None, data: Path | None, dtype
     if marked.idle:
         on_all(world, lambda: _refuse(marked.idle))
     advisor.made_by = "tune"
-    # Rows of its own are made anew.
+    # Rows of an earlier `compcoll tune` are measured again.
     rows = Rows([row for row in marked.measured.rows.all if row.by != "tune"])
     marked.measured = replace(marked.measured, rows=rows)
     until, missing = monotonic() + seconds, []
@@ -110,7 +110,7 @@ def _refuse(why: str) -> None:
 
 
 def _read(like: Path | None, data: Path | None, dtype: np.dtype, spec: str) -> tuple[np.ndarray, list]:
-    """The values to send, and what is tried; ClickException where a file does not tell, or no row is kept."""
+    """The values to send and the calls to try; ClickException for an unusable file or a table that is off."""
     from compcoll.policy.table import folder
 
     place = folder()
@@ -126,7 +126,7 @@ def _read(like: Path | None, data: Path | None, dtype: np.dtype, spec: str) -> t
 
 
 def _values(path: Path | None, dtype: np.dtype) -> np.ndarray:
-    """The values that ranks send: those of a file, else smooth ones with noise, as fields are."""
+    """The values that ranks send: a file's, else a smooth field with noise."""
     if path is not None:
         return np.ascontiguousarray(load(path, None, None)).reshape(-1)
     n = 1 << 20
@@ -135,7 +135,7 @@ def _values(path: Path | None, dtype: np.dtype) -> np.ndarray:
 
 
 def _kinds(like: Path | None, spec: str) -> list[tuple[str, int]]:
-    """(operation, bytes of a message) of what is tried."""
+    """Calls to try, as (operation, bytes of a message)."""
     import compcoll
     from compcoll.policy.policy import MIN_NBYTES
     from compcoll.tracing.reader import read
@@ -152,7 +152,7 @@ def _kinds(like: Path | None, spec: str) -> list[tuple[str, int]]:
 
 
 def _call(ours: Any, op: str, nbytes: int, values: np.ndarray) -> Callable[[], object]:
-    """One call of an operation whose messages have so many bytes."""
+    """A call of an operation with messages of ``nbytes``."""
     n = max(nbytes // values.itemsize, 1)
     one = np.resize(values, n)
     many, room = np.resize(values, n * ours.size), np.empty(n * ours.size, values.dtype)
@@ -166,7 +166,7 @@ def _call(ours: Any, op: str, nbytes: int, values: np.ndarray) -> Callable[[], o
 
 
 def _try(world: Any, advisor: Any, call: Callable[[], object], until: float) -> bool:
-    """Make calls until their trial is over; False where the time is, by rank 0's clock."""
+    """Make calls until their trial has ended; False if the time has run out first, by rank 0's clock."""
     while world.bcast(monotonic() < until):
         for _ in range(EACH):
             call()

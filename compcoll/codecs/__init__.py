@@ -3,14 +3,14 @@
 specs.py        codecs by their specs
 base.py         the class of all codecs: parameters, payloads, and `encode`
 decoding.py     `decode` and `decode_add`, on the host and on GPUs (gpu.py)
-registry.py     classes of codecs by name, of other packages too
+registry.py     classes of codecs by name, including other packages'
 raw, lossless, mpc, float, delta, zfp, szp, bfp, int8, int4, fp8
-                one codec each; blockscale.py, shapes.py and options.py are of several
-views.py        arrays that frames do not hold, as some that they do
+                one codec each; several share blockscale.py, shapes.py and options.py
+views.py        views of arrays that frames do not hold as arrays that they do
 
-Programs call `compcoll.codec(spec).encode` and `compcoll.decode`. These and the engine take `Codec.coding`,
+Programs call `compcoll.codec(spec).encode` and `compcoll.decode`. These and the engine use `Codec.coding`,
 whose attempts csrc/engine/coding.cpp makes. Each of specs, a codec, base, decoding, gpu and registry imports
-only modules that stand behind it in this list.
+only modules that follow it in this list.
 """
 
 from compcoll.codecs.base import Codec

@@ -21,37 +21,37 @@ __all__ = ["SLACK", "Codec"]
 class Codec:
     """A codec with its parameters: immutable, cheap, safe to share between threads.
 
-    A subclass gives ``name``, ``lossless``, ``dtypes`` where it does not take all, and the parameters as
+    A subclass defines ``name``, ``lossless``, ``dtypes`` if it does not take all, and the parameters as
     keyword arguments of ``__init__``. Its kernels are found in the table of ``csrc/cpu`` by ``name``, and
-    get the words of ``params``; one without kernels overrides ``encode_payload`` and ``decode_payload``.
+    get the words of ``params``; a codec without kernels overrides ``encode_payload`` and ``decode_payload``.
 
     Attributes
     ----------
     name : str
-        At most 8 ASCII characters; stands in the frame header.
+        At most 8 ASCII characters; written to the frame header.
     lossless : bool
-        Whether decoding gives equal bits for every input.
+        True if decoding restores the bits of every input.
     spec : str
         ``name:key=value,...``, from which `compcoll.codec` makes an equal codec.
     """
 
     __slots__ = ("__dict__", "__weakref__", "_codings")
 
-    _codings: dict[np.dtype, _cpu.Coding]  # what it was used for
+    _codings: dict[np.dtype, _cpu.Coding]  # made on first use
     name: ClassVar[str]
     lossless: ClassVar[bool]
     _index: ClassVar[int]
     #: dtypes that the kernels take; the others go lossless (lossy codecs) or are refused.
     dtypes: ClassVar[frozenset[np.dtype]] = frozenset(dtypes.CODES)
-    #: Whether it does better on arrays in their own shape (`shaped`).
+    #: True if it does better on arrays in their own shape (`shaped`).
     has_shape: ClassVar[bool] = False
-    #: Whether it has no frames of its own: it looks at the data to choose other codecs (`chosen`).
+    #: True if it has no frames of its own, but chooses another codec from the data (`chosen`).
     chooses: ClassVar[bool] = False
-    #: Bytes per second to expect of a core where nothing was measured: encoding, decoding.
+    #: Bytes per second of encoding and decoding to expect from a core if nothing was measured.
     careful_speed: ClassVar[tuple[float, float]] = (1e9, 1e9)
-    #: Specs worth a look on new data or a new machine, from coarse to fine; empty: that without parameters.
+    #: Specs to try on new data or a new machine, from coarse to fine; empty: the spec without parameters.
     typical: ClassVar[tuple[str, ...]] = ()
-    #: Whether it codes differences to values that both ends know, their base.
+    #: True if it codes differences from values that both ends know, the base.
     has_base: ClassVar[bool] = False
     #: In place of a place in the table: the choice of ``lossless``, and codecs that are not there.
     CHOOSE: ClassVar[int] = -1
@@ -95,7 +95,7 @@ class Codec:
         return HEADER_NBYTES + n * dtype.itemsize
 
     def payload_nbytes(self, n: int, dtype) -> int | None:
-        """Bytes that ``n`` values of ``dtype`` in a row take; None where their number does not say it."""
+        """Payload bytes of ``n`` values of ``dtype`` in a row; None if they depend on the values."""
         dtype = np.dtype(dtype)
         if not self.takes(dtype):
             return None
@@ -111,13 +111,13 @@ class Codec:
         dtype : numpy.dtype
         shape : tuple of int
         largest_plane : int
-            The most values behind one index of the first dimension.
+            Largest number of values per index of the first dimension.
         """
         return ()
 
     @property
     def can_add(self) -> bool:
-        """Whether the sum of its frames can be formed without decoding them (`add`)."""
+        """True if frames can be added without decoding them (`add`)."""
         return not self.lossless and _cpu.can_add(self._index)
 
     # -- payloads
@@ -137,7 +137,7 @@ class Codec:
         nbytes : int
             Payload bytes, or a negative status of ``compcoll.core._cpu``: another codec takes the array.
         bound : float
-            Largest absolute error of any value, of complex numbers ``|x - x'|``; NaN where it is not known.
+            Largest absolute error of any value, ``|x - x'|`` for complex numbers; NaN if it is not known.
         params : tuple of int
             Two unsigned 64-bit words for the header.
         """
@@ -145,7 +145,7 @@ class Codec:
         return nbytes, _cpu.modulus_bound(src.dtype.kind == "c", bound), params
 
     def decode_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int:
-        """Decode a payload, whose bytes may be any.
+        """Decode a payload, which may be arbitrary bytes.
 
         Parameters
         ----------
@@ -181,19 +181,19 @@ class Codec:
         ----------
         array : array
             NumPy, CuPy or torch, of 0 to 3 dimensions: 8- to 64-bit integers, floating-point numbers of 16 to
-            64 bits, or complex numbers. Lossy codecs take the blocks' dimensions from it. Copied first where
-            it is not C-contiguous.
+            64 bits, or complex numbers. Lossy codecs take the blocks' dimensions from it. The array is copied
+            first if it is not C-contiguous.
         out : array, optional
             uint8, on the array's device, at least ``max_nbytes(array.size, array.dtype) + 64`` bytes.
         carried : float
-            Absolute error that the values have already; added to the frame's bound.
+            Absolute error that the values already have; added to the frame's bound.
         checksum : bool
-            Whether to protect the payload.
+            True to protect the payload by a checksum.
 
         Returns
         -------
         array
-            The frame, uint8; a view of ``out`` where that is given.
+            The frame, uint8; a view of ``out`` if that is given.
 
         Raises
         ------
@@ -215,16 +215,16 @@ class Codec:
         return coding.encode(array, out, carried, checksum)
 
     def takes(self, dtype: np.dtype) -> bool:
-        """Whether it codes arrays of a dtype; others go lossless."""
+        """True if it codes arrays of a dtype; arrays of other dtypes are coded losslessly."""
         return dtype in self.dtypes and (self.lossless or dtype in dtypes.FLOATS)
 
     def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
-        """List the codecs to try in turn: this one, then ``lossless`` for a lossy one, else ``raw``."""
+        """List the codecs to try in turn: this one, then ``lossless`` if it is lossy, else ``raw``."""
         last: Codec = registry.default_codec("raw" if self.lossless else "lossless")
         return (self, last) if self.takes(dtype) else (last,)
 
     def table_entry(self, dtype: np.dtype) -> tuple[int, list[tuple[int, int]]]:
-        """Get its place in the table of csrc/abi.h, and parameters for blocks of 1 to 3 dimensions."""
+        """Get its index in the table of csrc/abi.h, and parameters for blocks of 1 to 3 dimensions."""
         if self._index < 0 or type(self).encode_payload is not Codec.encode_payload:
             return self.CALLBACK, [(0, 0)] * 3
         if self.chooses:
@@ -232,7 +232,7 @@ class Codec:
         return self._index, [self.params(dtype, (1,) * ndim) for ndim in (1, 2, 3)]
 
     def of_parts(self) -> Codec:
-        """Get the codec of the parts of complex numbers, which are to keep this one's bound."""
+        """Get a codec for real and imaginary parts that keeps this codec's bound on complex numbers."""
         return self
 
     def coding(
@@ -242,9 +242,9 @@ class Codec:
         parts: bool = False,
         plain: bool = False,
     ) -> _cpu.Coding:
-        """Make its attempts in C++; codecs without kernels are called within a ``guard``.
+        """Make the attempts of this codec in C++; codecs without kernels are called within a ``guard``.
 
-        With ``parts``, real numbers are parts of complex ones, of which the bounds of frames are. With
+        With ``parts``, values are parts of complex numbers, and the bounds of frames are for these. With
         ``plain``, the engine's frames have no checksum.
         """
         dtypes.code_of(dtype)
@@ -255,7 +255,7 @@ class Codec:
 
     def __getstate__(self) -> object:
         state = object.__getstate__(self)
-        if isinstance(state, tuple):  # of attributes, and of slots
+        if isinstance(state, tuple):  # (attributes, slots)
             own, slots = state
             slots.pop("_codings", None)
             state = (own, slots) if slots else own

@@ -1,4 +1,4 @@
-"""``bfp``: block floating point, of as many bits a value as one likes, with a predictor."""
+"""``bfp``: block floating point with a predictor and a chosen number of bits per value."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class BFP(Codec):
     Parameters
     ----------
     bits : int, optional
-        Of a code, 2 to 52; more than 24 are 24 but for float64 and complex128. The default is 8.
+        Bits of a code, 2 to 52; more than 24 count as 24 except for float64 and complex128. The default is 8.
     rel : float, optional
-        Largest absolute error as a fraction of the largest magnitude among the 64 values of a block, from
-        2**-50 to 1/2: as many bits as that takes. An array goes out lossless if it takes more than there are.
-        At most one of ``bits`` and ``rel`` is given.
+        Largest absolute error relative to the largest magnitude among the 64 values of a block, from 2**-50
+        to 1/2; the number of bits follows. An array is coded losslessly if it would need too many bits. Give
+        at most one of ``bits`` and ``rel``.
     dim : int, optional
-        Distance of the value that predicts, 1 to 32 real numbers: the number of interleaved quantities. The
+        Distance of the predicting value, 1 to 32 real numbers: the number of interleaved quantities. The
         default is 1, and 2 for complex types.
     rounding : {"nearest", "stochastic"}
-        Stochastic rounding is unbiased: the mean of what a value becomes is the value, to within the
-        roundings of floating-point arithmetic.
+        Stochastic rounding is unbiased: the mean of the rounded values is the value, up to floating-point
+        rounding.
     seed : int
         From 0 to 2**64 - 1, for stochastic rounding; equal seeds and inputs give equal bytes.
 
@@ -44,11 +44,11 @@ class BFP(Codec):
 
     Notes
     -----
-    The size of a payload depends on dtype and number of values alone. An array goes out lossless if
-    it has values that are not finite, or magnitudes from 2**125 (float64: 2**509) on. No step is smaller than
-    2**-126 (2**-511): errors of 2**-127 (2**-512) are possible whatever the block's magnitude, and an array
-    whose largest magnitude asks for less goes out lossless. Complex numbers are pairs of real ones, of which
-    each keeps ``rel``. ``csrc/bfp.h`` gives the byte layout and the error bounds.
+    The size of a payload depends only on dtype and number of values. An array is coded losslessly if it has
+    values that are not finite, or magnitudes from 2**125 (float64: 2**509) on. No step is smaller than
+    2**-126 (2**-511): errors of 2**-127 (2**-512) are possible for any magnitude of a block, and an array
+    whose largest magnitude needs a smaller step is coded losslessly. Complex numbers are pairs of real ones,
+    each of which keeps ``rel``. ``csrc/bfp.h`` gives the byte layout and the error bounds.
 
     References
     ----------
@@ -84,7 +84,7 @@ class BFP(Codec):
         return {key: getattr(self, key) for key, value in default.items() if getattr(self, key) != value}
 
     def bits_of(self, dtype: np.dtype) -> int:
-        """Bits of a code for an array of this dtype; more than there are where ``rel`` cannot be kept."""
+        """Bits of a code for an array of this dtype; more than the limit if ``rel`` cannot be kept."""
         most = MAX_BITS[max(dtypes.real_dtype(dtype).itemsize, 4)]
         if self.rel is None:
             return min(self.bits or 8, most)
@@ -99,7 +99,7 @@ class BFP(Codec):
         error = step * (1 if self.rounding == "stochastic" else 0.5)
         own = 2.0 ** (-53 if wide else -24)
         error += (3.1 + error) * own
-        if real == np.float16:  # below whose normal range rounding to it may double an error
+        if real == np.float16:  # below its normal range, rounding may double an error
             return 2 * error
         narrow = 2.0**-8 if real.itemsize == 2 else 0.0
         return error + min(error, (1 + error) * narrow * 1.02)
@@ -109,6 +109,6 @@ class BFP(Codec):
         return (self.bits_of(dtype) | dim << 8 | options.ROUNDINGS.index(self.rounding) << 32, self.seed)
 
     def takes(self, dtype: np.dtype) -> bool:
-        """Whether it codes arrays of a dtype; not where no number of bits keeps ``rel``."""
+        """True if it codes arrays of a dtype; false if no number of bits keeps ``rel``."""
         most = MAX_BITS[max(dtypes.real_dtype(dtype).itemsize, 4)]
         return super().takes(dtype) and self.bits_of(dtype) <= most

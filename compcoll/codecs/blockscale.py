@@ -19,8 +19,8 @@ class BlockScaled(Codec):
     block : int
         Values that share a scale: 32, 64, 128 or 256.
     rounding : {"nearest", "stochastic"}
-        Stochastic rounding is unbiased: the mean of what a value becomes is the value, to within the
-        rounding of the result to its dtype.
+        Stochastic rounding is unbiased: the mean of the rounded values is the value, up to the rounding of
+        the result to its dtype.
     seed : int
         From 0 to 2**64 - 1, for stochastic rounding; equal seeds and inputs give equal bytes.
 
@@ -31,9 +31,9 @@ class BlockScaled(Codec):
 
     Notes
     -----
-    The size of a payload depends on dtype and number of values alone. An array with values that are
-    not finite goes out lossless. Complex numbers are pairs of real ones. ``csrc/blockscale.h`` gives
-    the byte layout and the error bounds.
+    The size of a payload depends only on dtype and number of values. An array with values that are not finite
+    is coded losslessly. Complex numbers are pairs of real ones. ``csrc/blockscale.h`` gives the byte layout
+    and the error bounds.
     """
 
     lossless = False

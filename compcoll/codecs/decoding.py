@@ -1,4 +1,4 @@
-"""Frames back to values, of any codec, on the host and on GPUs: the header says which codec."""
+"""Decoding of frames of any codec, which the header names, on the host and on GPUs."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def decode(frame: Any, out: Any = None) -> Any:
     Parameters
     ----------
     frame : array or bytes-like
-        As `Codec.encode` returns it; bytes behind its end are ignored.
+        A frame as `Codec.encode` returns it; bytes after its end are ignored.
     out : array, optional
         C-contiguous, of the frame's dtype and number of elements; NumPy, CuPy or torch.
 
     Returns
     -------
     array
-        ``out``, or a new array of the frame's dtype and shape: NumPy's, or of the library of a frame on a
+        ``out``, or a new array of the frame's dtype and shape: of NumPy, or of the library of a frame on a
         GPU.
 
     Raises
     ------
     FrameError
-        Where header or payload are damaged.
+        If header or payload are damaged.
     ValueError, TypeError
-        Where ``out`` does not fit the frame.
+        If ``out`` does not fit the frame.
     """
     return _decode(frame, out, adding=False)
 
@@ -60,7 +60,7 @@ def decode_add(frame: Any, out: Any) -> Any:
 
 
 def accumulator_dtype(dtype: np.dtype) -> np.dtype:
-    """The type in which sums are formed: float32 for 16-bit floats, else the type itself."""
+    """The type of accumulators: float32 for 16-bit floats, else the type itself."""
     return np.dtype(np.float32) if dtype in dtypes.FLOATS and dtype.itemsize == 2 else dtype
 
 

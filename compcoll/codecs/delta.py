@@ -1,4 +1,4 @@
-"""``delta``: differences to the values that the same transfer carried last, which both its ends have kept."""
+"""``delta``: differences from the values that the same transfer carried last, which both ends keep."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ VERSION = 1
 
 
 class Delta(Codec):
-    """Lossless compression of values of which few have changed, or by little.
+    """Lossless compression of values that have changed rarely, or by little.
 
     Notes
     -----
-    Persistent messages and collectives that do not reduce keep what they carried, on both ends, and send
-    differences to it; other calls, a first one, and chunks that ``lossless`` makes smaller are coded by that.
-    A sample says whether differences are those of integers or the exclusive or. The byte layout stands in
-    ``csrc/delta.h``.
-    The first word of the frame header's two is the version of that layout, plus 256 for differences of
-    integers; the second one names the base: its checksum, and 2**32 times its number.
+    Persistent messages and collectives that do not reduce keep their values on both ends, and then send
+    differences from these. Other calls, the first start, and chunks that ``lossless`` makes smaller use
+    ``lossless``. A sample decides between differences of integers and the exclusive or. ``csrc/delta.h`` has
+    the byte layout. The first word in the frame header is the version of that layout, plus 256 for
+    differences of integers; the second one names the base: its checksum, plus 2**32 times its number.
     """
 
     name = "delta"
@@ -39,21 +38,21 @@ class Delta(Codec):
 
 
 def encode(array: np.ndarray, base: np.ndarray | None, number: int = 1) -> np.ndarray:
-    """Compress an array into a frame of its differences to another one.
+    """Compress an array into a frame of its differences from another one.
 
     Parameters
     ----------
     array : numpy.ndarray
         C-contiguous, of up to 3 dimensions and any dtype of frames.
     base : numpy.ndarray or None
-        C-contiguous, of the same dtype and shape; None where there is none: the frame is ``lossless``.
+        C-contiguous, of the same dtype and shape; None makes a ``lossless`` frame.
     number : int
-        Which one of several bases it is, 1 to 2**32 - 1; stands in the frame, besides its checksum.
+        Number of the base among several, 1 to 2**32 - 1; written to the frame beside the base's checksum.
 
     Returns
     -------
     numpy.ndarray
-        The frame, uint8: of ``delta``, or of ``lossless`` where that is smaller.
+        The frame, uint8: of ``delta``, or of ``lossless`` if that is smaller.
     """
     if base is None:
         return default_codec("lossless").encode(array)
@@ -71,7 +70,7 @@ def decode(frame, base: np.ndarray | None, out: np.ndarray | None = None) -> np.
     ----------
     frame : array or bytes-like
     base : numpy.ndarray or None
-        The array whose differences the frame holds; not looked at for frames of other codecs.
+        The array that the frame has differences from; ignored for frames of other codecs.
     out : numpy.ndarray, optional
         C-contiguous, of the frame's dtype and number of elements; may be the base.
 
@@ -83,7 +82,7 @@ def decode(frame, base: np.ndarray | None, out: np.ndarray | None = None) -> np.
     Raises
     ------
     FrameError
-        Where the frame is damaged, or its base is another one.
+        If the frame is damaged, or its base is another one.
     """
     known = None if base is None else np.ascontiguousarray(base)
     return DECODER.decode(as_bytes(frame), None if out is None else arrays.host_view(out), base=known)

@@ -1,4 +1,4 @@
-"""``float``: exponents coded, everything else as it is; for weights, gradients and other noisy numbers."""
+"""``float``: coded exponents and unchanged mantissas, for weights, gradients and other noisy numbers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Float(Codec):
 
     Notes
     -----
-    Chunks of 32 KiB, each with a Huffman code of at most 16 symbols for its exponents and with every
-    other bit left out that is equal in the whole chunk. The byte layout stands in ``csrc/float.h``. The
-    first word of the frame header's two is the version of that layout.
+    Each chunk of 32 KiB has a Huffman code of at most 16 symbols for its exponents, and leaves out every
+    other bit that is equal in the whole chunk. ``csrc/float.h`` has the byte layout. The first word in the
+    frame header is the version of that layout.
     """
 
     name = "float"

@@ -1,7 +1,7 @@
-"""Arrays on a GPU to frames there, and back.
+"""Encoding of arrays on a GPU into frames there, and decoding.
 
-Each is one operation of the engine. A codec of another package has no kernels: arrays are copied to the host,
-coded there, and copied back.
+Each call is one operation of the engine. Codecs of other packages have no kernels: for these, arrays are
+copied to the host, coded there, and copied back.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["decode", "encode", "takes", "to_host"]
 
 
 def takes(*things: Any) -> bool:
-    """Whether any of these is an array on a GPU that can be reached."""
+    """True if any of these is an array on a GPU that is usable."""
     return any(arrays.is_cuda(x) and wrap(_contiguous(x)) is not None for x in things)
 
 
 def encode(
     coding_of: Callable[[np.dtype], _cpu.Coding], array: Any, out: Any, carried: float, checksum: bool
 ) -> Any:
-    """A frame beside the array, of the same library's kind, by a codec's `Coding` of a dtype.
+    """Encode an array by a codec's `Coding`; the frame is on the same GPU, an array of the same library.
 
     See `Codec.encode`.
     """
@@ -44,7 +44,7 @@ def encode(
     if out is not None and _memory(out).nbytes < need:
         raise ValueError(f"out has {_memory(out).nbytes} bytes, and encoding needs {need}")
     coding = coding_of(memory.dtype)
-    is_flat = len(shape) == 3 and shape[1] == 1  # which the engine takes for two dimensions
+    is_flat = len(shape) == 3 and shape[1] == 1  # the engine treats this as two dimensions
     if not memory.size or not shape or is_flat or not coding.is_compiled:
         frame = coding.encode(np.asarray(memory).reshape(shape), None, carried, checksum)
         return _written(array, frame, out)
@@ -64,7 +64,7 @@ def to_host(frame: Any) -> np.ndarray:
 
 
 def decode(frame: Any, out: Any, adding: bool) -> Any:
-    """Decode or add a frame on the host or a GPU; the values lie on a GPU, in ``out`` where that is given."""
+    """Decode or add a frame on the host or a GPU; the values are on a GPU, in ``out`` if that is given."""
     data = _memory(frame).view(np.uint8) if arrays.is_cuda(frame) else as_bytes(frame)
     info = inspect(np.asarray(data[:HEADER_NBYTES]), data.size)
     if out is None:
@@ -105,7 +105,7 @@ def _contiguous(array: Any) -> Any:
 
 
 def _written(array: Any, frame: np.ndarray, out: Any) -> Any:
-    """A frame of the host as memory beside the array."""
+    """Copy a frame from the host to the array's GPU."""
     gpu = _memory(array).gpu
     if out is None and gpu == _gpu.NO_GPU:
         if arrays.is_torch(array):
@@ -117,7 +117,7 @@ def _written(array: Any, frame: np.ndarray, out: Any) -> Any:
 
 
 def _empty(array: Any, gpu: int, nbytes: int) -> DeviceArray:
-    """Memory for the caller, from the allocator of the array's library, which knows its users' streams."""
+    """Allocate memory for the caller from the array's library, whose allocator respects its streams."""
     if arrays.is_torch(array):
         torch = sys.modules["torch"]
         return _memory(torch.empty(nbytes, dtype=torch.uint8, device=torch.device("cuda", gpu)))
@@ -128,7 +128,7 @@ def _empty(array: Any, gpu: int, nbytes: int) -> DeviceArray:
 
 
 def _like(array: Any, memory: DeviceArray, shape: tuple[int, ...]) -> Any:
-    """Memory from `_empty` as an array of the library that another array is of, without a copy."""
+    """View memory from `_empty` as an array of the same library as another array."""
     if isinstance(array, DeviceArray):
         return memory
     if arrays.is_torch(array):

@@ -1,4 +1,4 @@
-"""Checks of what codecs are given as options."""
+"""Checks of codecs' options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ROUNDINGS = ("nearest", "stochastic")
 
 
 def rounding(codec: str, value: str, seed: int) -> tuple[str, int]:
-    """A way of rounding and the seed for the stochastic one; ValueError where they are none."""
+    """Check a rounding mode and the seed of stochastic rounding; ValueError for wrong values."""
     if value not in ROUNDINGS:
         raise ValueError(f"{codec}: rounding={value!r} is not one of {', '.join(ROUNDINGS)}")
     return value, integer(codec, "seed", seed, 0, 2**64 - 1)

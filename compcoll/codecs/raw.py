@@ -1,10 +1,10 @@
-"""``raw``: the bytes as they are."""
+"""``raw``: the unchanged bytes."""
 
 from compcoll.codecs.base import Codec
 
 
 class Raw(Codec):
-    """No compression: what every other codec falls back to when nothing is gained."""
+    """No compression: the fallback of every other codec if nothing is gained."""
 
     name = "raw"
     lossless = True

@@ -31,7 +31,7 @@ __all__ = [
 
 AnyClass = TypeVar("AnyClass", bound=type)
 
-#: Built-in codecs, imported when first asked for.
+#: Built-in codecs, imported on first use.
 _known: dict[str, Any] = {
     "raw": "compcoll.codecs.raw:Raw",
     "mpc": "compcoll.codecs.mpc:MPC",
@@ -83,7 +83,7 @@ def codecs() -> list[str]:
 
 @lru_cache(maxsize=64)
 def of_frame(name: str) -> Any:
-    """The codec that decodes frames of this name; everything else it needs is in their header."""
+    """The codec that decodes frames with this name; the frame's header has everything else."""
     try:
         cls = codec_class(name)
     except ValueError as error:
@@ -124,7 +124,7 @@ def package_of(point: EntryPoint) -> str:
 
 
 def _load(point: EntryPoint) -> Any:
-    """The class behind an entry point, registered; ValueError where its name is another one."""
+    """Load and register the class of an entry point; ValueError if its name differs."""
     cls = point.load()
     name = getattr(cls, "name", None)
     if name != point.name:
@@ -136,7 +136,7 @@ def _load(point: EntryPoint) -> Any:
 
 
 def codec_class(name: str) -> Any:
-    """The class of this name; ValueError where there is none."""
+    """The class of this name; ValueError if there is none."""
     target = _known.get(name)
     if target is None and (point := point_of(name)) is not None:
         target = _load(point)

@@ -21,8 +21,8 @@ def codec(spec: str | Codec) -> Codec:
     Parameters
     ----------
     spec : str or Codec
-        ``"name"`` or ``"name:key=value,key=value"``, such as ``"zfp:rate=8"``. A codec is returned as
-        it is.
+        ``"name"`` or ``"name:key=value,key=value"``, such as ``"zfp:rate=8"``. A codec is returned
+        unchanged.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def default_specs(dtype: np.dtype) -> list[str]:
 
 
 def takes(spec: str, dtype: np.dtype) -> bool:
-    """Whether a codec codes a dtype, with this spec and without a second array.
+    """True if a codec with this spec codes a dtype, without needing a second array.
 
     False, with a warning, for a codec of another package that fails to load.
     """
@@ -61,7 +61,7 @@ def takes(spec: str, dtype: np.dtype) -> bool:
         return False
     try:
         made = codec(spec)
-    except (TypeError, ValueError):  # of a third party, and not without parameters
+    except (TypeError, ValueError):  # another package's codec that needs parameters
         return False
     return made.takes(dtype) and not made.has_base
 
@@ -80,7 +80,7 @@ def _loaded(name: str) -> type[Codec] | None:
 
 
 def _parse(cls: type[Codec], options: str) -> dict[str, object]:
-    """``key=value,...`` as keyword arguments; numbers become numbers, everything else stays text."""
+    """Parse ``key=value,...`` as keyword arguments; numbers become numbers, everything else stays text."""
     allowed = list(inspect.signature(cls).parameters)
     result: dict[str, object] = {}
     for item in options.split(","):

@@ -1,4 +1,4 @@
-"""``szp``: error-bounded, an absolute bound that every value keeps."""
+"""``szp``: error-bounded compression with an absolute bound that every value keeps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compcoll.core import dtypes
 
 #: Limits of the absolute bound (csrc/szp.h): the quantisation step and its inverse stay normal float64.
 BOUND_MIN, BOUND_MAX = 2.0**-1022, 2.0**1020
-#: Of a complex number's error, what each part may have; a little less, for what is rounded up later.
+#: Part of a complex number's error that each of its parts may have; a little less, because of later rounding.
 _PART = math.sqrt(0.5) * (1 - 2.0**-50)
 
 
@@ -24,10 +24,10 @@ class SZP(Codec):
     Parameters
     ----------
     abs : float, optional
-        Largest absolute error of any value, from 2**-1022 to 2**1020; of complex numbers ``|x - x'|``.
+        Largest absolute error of any value, from 2**-1022 to 2**1020; ``|x - x'|`` for complex numbers.
     rel : float, optional
-        The same as a fraction of each array's range of values, max - min over what is finite, real and
-        imaginary parts alike. At most one of the two is given; the default is ``rel=1e-3``.
+        Largest error as a fraction of each array's range, max - min over finite values, real and imaginary
+        parts alike. Give at most one of the two; the default is ``rel=1e-3``.
 
     Raises
     ------
@@ -36,12 +36,12 @@ class SZP(Codec):
 
     Notes
     -----
-    Blocks with values that are not finite, or too large to keep the bound, go out unchanged: the bound
-    holds for every finite value, and the bits of the others survive. Complex numbers are pairs of real
-    ones, of which each keeps the bound over the square root of 2. ``csrc/szp.h`` gives the byte layout, and
+    Blocks with values that are not finite, or too large to keep the bound, are stored unchanged: the bound
+    holds for every finite value, and other values keep their bits. Complex numbers are pairs of real ones,
+    each of which keeps the bound divided by the square root of 2. ``csrc/szp.h`` gives the byte layout, and
     the error of sums.
 
-    The scheme is that of Huang et al., "cuSZp: An Ultra-Fast GPU Error-Bounded Lossy Compression
+    The scheme is from Huang et al., "cuSZp: An Ultra-Fast GPU Error-Bounded Lossy Compression
     Framework with Optimized End-to-End Performance", SC 2023.
     """
 
@@ -70,20 +70,20 @@ class SZP(Codec):
     def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
         if dtype.kind == "c":
             return self.of_parts().params(dtypes.real_dtype(dtype), shape)
-        # The encoder fills in the absolute bound where only the relative one is known.
+        # The encoder computes the absolute bound from the relative one.
         if self.abs is not None:
             return (_bits(self.abs), 0)
         return (0, _bits(self.rel))  # type: ignore[arg-type]
 
     def of_parts(self) -> SZP:
-        """Get the codec of the parts of complex numbers, which are to keep this one's bound."""
-        made = copy.copy(self)  # whose bound may be below the limits
+        """Get a codec for real and imaginary parts that keeps this codec's bound on complex numbers."""
+        made = copy.copy(self)  # its bound may be below the limits
         made.abs, made.rel = (one if one is None else one * _PART for one in (self.abs, self.rel))
         return made
 
     @property
     def can_add(self) -> bool:
-        """Whether frames can be summed without decoding: not with ``rel``, a bound of each chunk's own."""
+        """True if frames can be added without decoding; false with ``rel``, whose bound differs by chunk."""
         return self.abs is not None and super().can_add
 
 

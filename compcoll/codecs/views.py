@@ -1,4 +1,4 @@
-"""Arrays of more dtypes and dimensions than frames have, seen as some that frames can hold."""
+"""Views of arrays with more dtypes and dimensions than frames have, as arrays that frames can hold."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _INTEGERS = {"b": "u", "m": "i", "M": "i"}
 
 
 def is_supported(dtype: np.dtype) -> bool:
-    """Whether arrays of a dtype can be coded as such, in native byte order."""
+    """True if arrays of a dtype can be coded, in native byte order."""
     return dtype.kind in _INTEGERS or dtype in dtypes.CODES
 
 
 def as_frame_array(array: Any) -> Any:
-    """A view, of a dtype that frames hold and at most 3 dimensions, of a contiguous array."""
+    """View a contiguous array with a dtype that frames hold and at most 3 dimensions."""
     if array.dtype.kind in _INTEGERS:
         array = array.view(f"{_INTEGERS[array.dtype.kind]}{array.dtype.itemsize}")
     return array if array.ndim <= 3 else array.reshape(math.prod(array.shape[:-2]), *array.shape[-2:])

@@ -31,12 +31,12 @@ class ZFP(Codec):
     Notes
     -----
     The payload is the bare stream of the zfp library: ``zfpy.compress_numpy(a, rate=rate,
-    write_header=False)`` writes the same bytes. Its layout and error bound stand in ``csrc/zfp.h``. The
-    first header word is the block's bits, the second 0. Complex arrays are coded as real ones with the
-    last axis doubled, float16 and bfloat16 arrays as float32.
+    write_header=False)`` writes the same bytes. ``csrc/zfp.h`` has its layout and error bound. The first
+    header word is the block's bits, the second 0. Complex arrays are coded as real ones with the last axis
+    doubled, float16 and bfloat16 arrays as float32.
 
     Arrays with NaN or Inf, with a block of values below 2^-98 (float64: 2^-962) in magnitude, or with values
-    from 2^125 (2^1021) on are not representable and go out lossless.
+    from 2^125 (2^1021) on are not representable and are coded losslessly.
 
     References
     ----------
@@ -65,7 +65,7 @@ class ZFP(Codec):
         return fitted(shape, largest_plane, min(PADDING, room))
 
     def block_bits(self, dtype, ndim: int) -> int:
-        """Bits of one block of 4^ndim values; ValueError where the dtype has fewer than `rate` bits."""
+        """Bits of one block of 4^ndim values; ValueError if the dtype has fewer than `rate` bits."""
         word = 8 * max(dtypes.real_dtype(np.dtype(dtype)).itemsize, 4)
         if self.rate > word:
             raise ValueError(f"rate = {self.rate} bits per value is more than the {word} that {dtype} takes")

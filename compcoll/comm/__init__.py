@@ -1,10 +1,10 @@
-"""Communicators: `Comm`, the decision on a call that is new, and MPI datatypes of further types.
+"""Communicators: `Comm`, the decision on new calls, and MPI datatypes for more types.
 
 communicator.py  `Comm` and its siblings; objects.py their lower-case calls
 world.py         `MPI.COMM_WORLD` and `MPI.COMM_SELF` under a policy
-construct.py     all ranks agree on settings and make, or find, the duplicate that has them
+construct.py     all ranks agree on settings and make, or find, the duplicate with these
 marked.py        Python's side of a marked communicator; recording.py starts the record of its calls
-prepare.py       a call that is new: decision (`compcoll.policy`), then a schedule by call.py and shaping.py
+prepare.py       a new call: decision (`compcoll.policy`), then a schedule by call.py and shaping.py
 coding.py        codecs as the engine takes them
 buffers.py       `shaped`, `typed` and the datatypes of small floats; totals.py `compcoll.summary`
 """

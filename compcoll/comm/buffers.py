@@ -1,9 +1,9 @@
-"""Buffer specifications beyond mpi4py's: with an array's dimensions, and of floats that it does not know.
+"""Buffer specifications beyond mpi4py's: with an array's dimensions, and for floats that mpi4py lacks.
 
-``comm.Bcast(compcoll.shaped(field))`` tells a codec such as zfp of the dimensions of an array;
+``comm.Bcast(compcoll.shaped(field))`` gives the dimensions of an array to a codec such as zfp.
 ``comm.Allreduce(MPI.IN_PLACE, compcoll.typed(gradient))`` takes an array of ml_dtypes, or a tensor, of 16-bit
 or 8-bit floats. `BFLOAT16`, `FLOAT16`, `FLOAT8_E4M3` and `FLOAT8_E5M2` are their datatypes, for other forms
-of buffers: MPI's own type where it has one, such as ``MPI.BFLOAT16_T`` of MPI 5, otherwise integers of equal
+of buffers: MPI's own type if it has one, such as ``MPI.BFLOAT16_T`` of MPI 5, otherwise integers of equal
 size, which `MPI.SUM` adds up as floats.
 """
 
@@ -109,14 +109,13 @@ def typed(array: Any) -> list[Any]:
 def shaped(array: Any) -> list[Any]:
     """Buffer specification that tells codecs the dimensions of an array.
 
-    The first dimension counts entries: those of a collective are cut along it, so that each of the blocks of
-    ``Alltoall`` or ``Scatter`` has the others whole. Sums take no shapes; give them `typed` or the bare
-    array.
+    The first dimension counts entries: collectives cut the array along it, so that each block of ``Alltoall``
+    or ``Scatter`` has all of the other dimensions. Sums take no shapes; give them `typed` or the bare array.
 
     Parameters
     ----------
     array : array or torch.Tensor
-        Contiguous, of at least one dimension; of an array in Fortran's order the last one counts entries.
+        Contiguous, of at least one dimension; in Fortran order the last dimension counts entries.
 
     Returns
     -------
@@ -143,7 +142,7 @@ def shaped(array: Any) -> list[Any]:
 
 
 class _Rows(MPI.Datatype):
-    """Datatype that is freed with the last specification that has it."""
+    """Datatype that is freed with the last specification that uses it."""
 
     def __del__(self, _is_over: Any = MPI.Is_finalized, _null: Any = MPI.DATATYPE_NULL) -> None:
         if not _is_over() and self != _null:

@@ -1,4 +1,4 @@
-"""A collective call: what it moves, and its schedule."""
+"""A collective call: its blocks, and its schedule."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _RAW = codec("raw")
 
 @dataclass
 class Call:
-    """One collective, as schedules are made of it.
+    """A collective, described as far as its schedule depends on it.
 
     Attributes
     ----------
     op : str
         Name of the method.
     dtype, element : numpy.dtype
-        Real type of all blocks, and type of their elements, which is complex where they are parts of these.
+        Real type of all blocks, and type of their elements, which may be complex.
     nbytes : int
         Size of its largest message, known to all ranks.
     send, recv : list of sequence
-        Blocks as `compcoll.algorithms.catalog` wants them, of which only the lengths count.
+        Blocks for `compcoll.algorithms.catalog`; only their lengths matter.
     root : int
     sample : array or None
-        A block that this rank sends, for the model to look at.
+        A block that this rank sends, on which a codec can be measured.
     shapes : dict
-        Of blocks that this rank sends, of any number of dimensions, by their number in ``send`` and ``recv``
-        together. Where it takes over the values of what it sends, that block has the same shape.
+        Shapes of blocks that this rank sends, with any number of dimensions, by their index in ``send`` and
+        ``recv`` together. A block that takes over the values of a sent block has the same shape.
     """
 
     op: str
@@ -126,11 +126,11 @@ def prepare(
     ----------
     marked : Marked
     direct : bool
-        Whether MPI takes frames in device memory.
+        True if MPI takes frames in device memory.
     gpus : iterable of int
         GPUs that blocks may be on.
     plain : bool
-        Whether frames are bytes as they are, without a checksum.
+        True if frames are bytes as they are, without a checksum.
     """
     assert decision.codec is not None
     schedule = schedule_of(marked, call, decision, owner_exact)
@@ -148,6 +148,6 @@ def prepare(
 
 
 def load_kernels(gpu: int, codecs: Iterable[Codec], dtype: np.dtype) -> None:
-    """Have a GPU's kernels of codecs, and of those that take their place, before anything waits for them."""
+    """Load a GPU's kernels of codecs, and of codecs that may replace them, before any rank waits for them."""
     attempts = [one for codec in codecs for one in codec.attempts(dtype) if one._index >= 0]
     cuda.load_kernels(gpu, [(one.name, dtype, one.params(dtype, (1,)), 1) for one in attempts])

@@ -1,4 +1,4 @@
-"""Codecs as the engine takes them."""
+"""Codecs in the form that the engine takes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["coding"]
 def coding(codec: Codec, element: np.dtype, plain: bool = False) -> Coding:
     """The `Coding` of a codec for blocks of the elements' real type; ``plain``: of frames without a checksum.
 
-    Handlers of signals wait for what it calls in Python.
+    Signal handlers wait until its calls of Python have returned.
     """
     dtype = dtypes.real_dtype(element)
     return codec.coding(dtype, kept_back, parts=dtype != element, plain=plain)

@@ -1,8 +1,8 @@
 """Comm: an MPI communicator whose large messages are compressed on the way.
 
-mpi4py's own methods call MPI, and the layer between both serves the calls of marked communicators
-(csrc/layer). So a `Comm` is mpi4py's class over a marked duplicate, with a policy and a report, and with the
-makers of further ones.
+mpi4py's own methods call MPI, and a layer in between serves the calls on marked communicators (csrc/layer).
+So a `Comm` is mpi4py's class over a marked duplicate, with a policy, a report, and methods that make further
+communicators.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from compcoll.policy.policy import below_min_nbytes
 
 __all__ = ["CLASSES", "PREDEFINED", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "of_handle"]
 
-#: What a policy is made of: itself, its keys, or the path of a file.
+#: Arguments that a policy can be made from: a policy, its keys, or the path of a file.
 PolicyLike = Policy | Mapping[str, Any] | str | os.PathLike[str]
 
 
 class _DefaultText(str):
-    """A default, told from the same word given by a caller: a policy or the environment may change it."""
+    """A default that differs from the same word given by a caller: policy or environment may change it."""
 
 
 DEFAULT_CODEC, DEFAULT_WHEN = _DefaultText("auto"), _DefaultText("always")
@@ -41,35 +41,35 @@ DEFAULT_CODEC, DEFAULT_WHEN = _DefaultText("auto"), _DefaultText("always")
 class Comm(ObjectCalls, MPI.Intracomm):
     """A drop-in for an mpi4py intracommunicator that compresses large messages.
 
-    It is a duplicate of the communicator that is given, made collectively; the same settings on the same
-    communicator are the same duplicate. Its methods are mpi4py's. Alltoall(v, w), Bcast, Allgather(v),
-    Gather(v), Scatter(v), Reduce, Allreduce, Reduce_scatter(_block) (for `MPI.SUM`), Send, Recv and Sendrecv
-    of floating-point and integer types are accelerated where a message has at least ``min_nbytes``, in all
-    forms; everything else goes to MPI unchanged. Integers are only ever coded losslessly. Errors are those of
-    MPI: see `compcoll.errors`.
+    It is a duplicate of the given communicator, made collectively; the same settings on the same communicator
+    give the same duplicate. Its methods are mpi4py's. Alltoall(v, w), Bcast, Allgather(v), Gather(v),
+    Scatter(v), Reduce, Allreduce, Reduce_scatter(_block) (for `MPI.SUM`), Send, Recv and Sendrecv of
+    floating-point and integer types are accelerated if a message has at least ``min_nbytes``, in all forms;
+    everything else goes to MPI unchanged. Integers are only ever coded losslessly. Errors are MPI's: see
+    `compcoll.errors`.
 
     Parameters
     ----------
     comm : MPI.Intracomm
     codec : str or Codec
-        A codec's spec, such as ``"zfp:rate=8"``; ``"lossless"`` compresses all that it can, sums included,
-        which are then added up in an order of their own; ``"auto"`` gives every result MPI's bits: between
-        nodes messages are compressed losslessly where that saves time, and floating-point sums are left to
-        MPI; ``"none"`` leaves all calls to MPI. Where it is not given, ``COMPCOLL_CONFIG`` and
-        ``COMPCOLL_CODEC`` can change it; where it is, without a ``policy``, no rule of theirs applies.
+        A codec's spec, such as ``"zfp:rate=8"``. ``"lossless"`` compresses everything that it can, including
+        sums, which are then added in another order. ``"auto"`` gives every result MPI's bits: messages
+        between nodes are compressed losslessly if that saves time, and floating-point sums are left to MPI.
+        ``"none"`` leaves all calls to MPI. If no codec is given, ``COMPCOLL_CONFIG`` and ``COMPCOLL_CODEC``
+        can set it; a codec that is given without a ``policy`` overrides their rules.
     when : {"always", "pays"}
-        ``"pays"`` asks the model before each call whether the codec would save time.
+        ``"pays"`` compresses only if trials show that it saves time.
     min_nbytes : int, optional
         Smallest message from one rank to another that is compressed, in bytes.
     strict : bool
-        Make it an error where a call does not run as the policy says.
+        Raise an error if a call does not run as the policy says.
     owner_exact : bool
         Let the owner of a lossily coded block keep its exact values, while others have decoded ones.
     policy : Policy, mapping or path, optional
         Rules by operation, type, size and communicator; a path names a TOML file.
     device_buffers : bool, optional
-        Give MPI the frames of collectives of GPU arrays in the GPU's memory, and GPU arrays that are not
-        compressed as they are. Needs a CUDA-aware MPI, which is tried first. The default is that of
+        Pass frames of collectives of GPU arrays to MPI in GPU memory, and GPU arrays that are not compressed
+        unchanged. This needs a CUDA-aware MPI, which is tried first. The default is
         ``COMPCOLL_DEVICE_BUFFERS``, else no.
 
     Attributes
@@ -84,13 +84,13 @@ class Comm(ObjectCalls, MPI.Intracomm):
     ValueError
         For an unknown codec or a parameter out of its limits, on the rank that gave it.
     PolicyError
-        Where ranks disagree, on all others.
+        If ranks disagree, on all other ranks.
     TimeoutError
-        Where not all ranks come within ``COMPCOLL_TIMEOUT``.
+        If not all ranks call within ``COMPCOLL_TIMEOUT``.
     DeviceBufferError
-        Where MPI does not take device memory of one rank, on all ranks.
+        If MPI does not take device memory of some rank, on all ranks.
     RuntimeError
-        Where a program has begun an MPI session alone, and not MPI.
+        If a program has only an MPI session and has not initialised MPI.
     """
 
     __slots__ = ("_origin",)
@@ -139,7 +139,7 @@ class Comm(ObjectCalls, MPI.Intracomm):
 
     @property
     def _marked(self) -> Marked | None:
-        """Python's side of it; None where it is not marked."""
+        """Python's side of it; None if it is not marked."""
         number = _engine.number_of(self)
         return Marked.of(number) if number else None
 
@@ -157,9 +157,9 @@ class Comm(ObjectCalls, MPI.Intracomm):
 
     @property
     def origin(self) -> MPI.Intracomm:
-        """The communicator that it was made of, for libraries that call MPI by themselves.
+        """The communicator that it was made from, for libraries that call MPI themselves.
 
-        Of one that a program has made of a `Comm` itself, as mpi4py's class. Null where it was freed.
+        If a program has made this communicator from a `Comm`, itself as mpi4py's class. Null if it was freed.
         """
         return MPI.Intracomm(self) if self._origin is None or self == MPI.COMM_NULL else self._origin
 
@@ -187,7 +187,7 @@ class Comm(ObjectCalls, MPI.Intracomm):
 
     @property
     def workers(self) -> int:
-        """Threads that encode and decode beside this rank's messages; the fewest of all ranks."""
+        """Number of worker threads that encode and decode; the smallest of all ranks."""
         marked = self._marked
         return marked.facts.workers if marked is not None else 0
 
@@ -206,8 +206,8 @@ class Comm(ObjectCalls, MPI.Intracomm):
         Parameters
         ----------
         codec, when, min_nbytes, strict, owner_exact, policy
-            As for `Comm`; others stay as they are. A ``codec`` without a ``policy`` takes the place of the
-            rules in force as well, and is that of all calls.
+            See `Comm`; arguments that are not given keep their values. A ``codec`` without a ``policy`` also
+            replaces the current rules, and applies to all calls.
 
         Returns
         -------
@@ -239,7 +239,7 @@ class Comm(ObjectCalls, MPI.Intracomm):
         )
 
     def __reduce__(self) -> Any:
-        """Those made of communicators that MPI has from the beginning can be pickled."""
+        """Pickle a `Comm` that was made from COMM_WORLD or COMM_SELF."""
         name = next((name for name, comm in PREDEFINED.items() if self.origin == comm), None)
         if name is None or self == MPI.COMM_NULL:
             raise ValueError(f"cannot serialize '{type(self).__module__}.{type(self).__name__}' instance")
@@ -352,7 +352,7 @@ _SIBLINGS = {
 CLASSES = tuple(reversed(_SIBLINGS.values()))
 _BY_NAME = {cls.__name__: cls for cls in CLASSES}
 
-if not TYPE_CHECKING:  # who document themselves by mpi4py's words
+if not TYPE_CHECKING:  # they keep mpi4py's documentation
     for _class in (ObjectCalls, *CLASSES):
         for _name, _method in vars(_class).items():
             if not _name.startswith("_") and callable(_method) and not _method.__doc__:
@@ -360,9 +360,9 @@ if not TYPE_CHECKING:  # who document themselves by mpi4py's words
 
 
 def _replacing(cls: type[Comm]) -> type[Comm]:
-    """A class of communicators in which the root of a Bcast takes the values that a lossy codec leaves.
+    """A class of communicators that checks the root's buffer of a Bcast, which a lossy codec overwrites.
 
-    mpi4py lets a root give memory that may only be read.
+    mpi4py allows read-only memory at the root.
     """
 
     def checked(name: str) -> Callable[..., Any]:
@@ -386,7 +386,7 @@ _REPLACING = {cls: _replacing(cls) for cls in CLASSES}
 
 
 def _is_read_only(buf: Any) -> bool:
-    """Whether a buffer argument is memory that may only be read."""
+    """True if a buffer argument is read-only memory."""
     first = buf[0] if isinstance(buf, (list, tuple)) and buf else buf
     try:
         with memoryview(first) as view:
@@ -435,7 +435,7 @@ def _adopt(comm: Any) -> Any:
 
 
 def _may_replace(marked: Marked) -> bool:
-    """Whether any lossy codec may leave other values in a root's buffer."""
+    """True if a lossy codec may overwrite a root's buffer."""
     return marked.policy.may_lose and not marked.owner_exact
 
 

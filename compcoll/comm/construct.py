@@ -1,4 +1,4 @@
-"""The construction of a `compcoll.Comm`: all ranks agree on its settings, then it is found or made."""
+"""Construction of a `compcoll.Comm`: all ranks agree on its settings, then it is found or made."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from compcoll.policy.policy import check_same, fields_of
 
 __all__ = ["construct", "mark_group"]
 
-#: Source of keys: programs may seed other generators.
+#: Random source of keys, separate from generators that programs may seed.
 _RANDOM = SystemRandom()
-#: Seconds for which calls that are compared wait for other ranks, where ``COMPCOLL_TIMEOUT`` says nothing.
+#: Seconds for which calls wait for other ranks in a comparison, if ``COMPCOLL_TIMEOUT`` is not set.
 _PATIENCE = 300.0
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
@@ -40,9 +40,9 @@ def construct(
     device_buffers: bool | None,
     itself: bool = False,
 ) -> int:
-    """Agree with all ranks on a policy, and find or make the duplicate that has it; its handle.
+    """Agree with all ranks on a policy, find or make the duplicate with it, and return its handle.
 
-    Every rank raises where they do not agree. ``itself``: the communicator is to have it, and no duplicate.
+    Every rank raises if they disagree. ``itself``: mark the communicator itself instead of a duplicate.
     """
     plain = MPI.Intracomm(origin)
     error: Exception | None = None
@@ -76,7 +76,7 @@ def construct(
     mine = survey(plain, threads, nodes, shares) if known is None else None
     words = repr(agreed).encode()
     found = None if itself else _engine.find_duplicate(plain, words)
-    handle, key = found or (None, None)  # a duplicate may be in an error state on some ranks alone
+    handle, key = found or (None, None)  # a duplicate may be in an error state on only some ranks
     everyone = plain.allgather((agreed, mine, hooks.watched, key, _RANDOM.getrandbits(64)))
     if error is not None:
         raise error
@@ -98,9 +98,9 @@ def construct(
 
 
 def _mark(plain: MPI.Intracomm, marked: Marked, words: bytes, watched: int, itself: bool) -> int:
-    """Make the duplicate of a communicator on whose settings all ranks have agreed, or mark it itself.
+    """Make a duplicate with settings on which all ranks have agreed, or mark the communicator itself.
 
-    Collective; the handle of the marked one.
+    Collective; returns the handle of the marked communicator.
     """
     if itself:
         handle, marked.number = plain.handle, _engine.mark(plain, marked.limits, marked.key, marked)
@@ -114,7 +114,7 @@ def _mark(plain: MPI.Intracomm, marked: Marked, words: bytes, watched: int, itse
 
 
 def mark_group(comm: MPI.Intracomm, policies: Sequence[Policy], like: Marked | None) -> Marked:
-    """Mark a process group's own communicator, on whose policies its ranks have agreed; collective.
+    """Mark a process group's communicator with policies on which its ranks have agreed; collective.
 
     Parameters
     ----------
@@ -138,29 +138,29 @@ def mark_group(comm: MPI.Intracomm, policies: Sequence[Policy], like: Marked | N
 
 
 def _known_of(plain: MPI.Intracomm) -> Marked | None:
-    """Find the side of a marked communicator, or of a duplicate of one; alike on all ranks."""
+    """Find Python's side of a marked communicator, or of a duplicate of one; equal on all ranks."""
     number = _engine.number_of(plain) or next(iter(_engine.duplicates_of(plain)), 0)
     return Marked.of(number) if number else None
 
 
 def _meet(plain: MPI.Intracomm, seconds: float) -> None:
-    """Return when all ranks have come to the same call, at once where they may take any time; collective.
+    """Wait until all ranks have made the same call; return at once without a time-out; collective.
 
     Raises
     ------
     TimeoutError
-        Where they do not within so many seconds.
+        If they do not within ``seconds``.
     """
     if seconds == inf:
         return
     what = f"making a Comm of {plain.Get_name() or 'a communicator'}"
-    for _ in range(2):  # a rank that comes after another has given up waits in vain the second time
+    for _ in range(2):  # in the second round, a late rank fails after others have given up
         complete(plain.Ibarrier(), what, seconds)
 
 
 @cache
 def _begin() -> None:
-    """Have the layer decide by Python."""
+    """Register Python's decisions with the layer."""
     _engine.serve_calls(prepare, load_kernels)
     for dtype, code in dtypes.CODES.items():
         if dtype.kind != "c":

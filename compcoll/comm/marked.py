@@ -1,8 +1,7 @@
-"""Python's side of a marked communicator: policy, ranks, and what decisions need.
+"""Python's side of a marked communicator: policy, ranks, and data for decisions.
 
-The layer keeps it by the communicator's number until MPI has freed the communicator. For what a program has
-made of a marked communicator it is made when it is first needed, from that of the other one: nothing is
-communicated.
+The layer keeps it by the communicator's number until MPI has freed the communicator. For a communicator that
+a program has made from a marked one, it is derived from that one's side on first use, without communication.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from compcoll.policy.policy import Place
 
 __all__ = ["DERIVING", "Marked", "Settings", "class_name"]
 
-#: Held by a thread that makes what it and others are the first to need.
+#: Lock for objects that several threads may be the first to need.
 DERIVING = RLock()
 
 _CLASS_NAMES = {MPI.CART: "Cartcomm", MPI.GRAPH: "Graphcomm", MPI.DIST_GRAPH: "Distgraphcomm"}
@@ -45,31 +44,31 @@ class Marked:
     ----------
     settings : Settings
     everyone : list of RankFacts
-        Of its ranks.
+        Facts of its ranks.
     rank : int
     key : int
-        The same on all ranks, and of no other communicator of any of them.
+        Equal on all ranks, and different for all other communicators of any of them.
     parent : Marked, optional
-        Of the communicator from which this one was made.
+        Side of the communicator from which this one was made.
 
     Attributes
     ----------
     number : int
-        The layer's; 0 before it is known.
+        The layer's number; 0 before it is known.
     policies : sequence of Policy
-        That of the settings, and those of other phases.
+        The policy of the settings, and the policies of other phases.
     is_torchs : bool
-        Whether it is a process group's: sums may take another order, and sizes of reductions are those of
-        whole tensors.
+        True for a process group's communicator: sums may take another order, and sizes of reductions are
+        those of whole tensors.
     watch : callable or None
-        Told of each decision to compress: ``watch(phase, op, nbytes, element, codec)``.
+        Called for each decision to compress: ``watch(phase, op, nbytes, element, codec)``.
     facts : Facts
     objects : int
-        Calls of objects of which arrays were compressed.
+        Number of calls of objects whose arrays were compressed.
     report_of_objects : Report
-        Of the last of these.
+        Report of the last of these.
     measured : Measured or None
-        What ``auto`` and ``pays`` know; None where nothing asks them, and of one made of a marked one.
+        Measurements for ``auto`` and ``pays``; None if no policy needs them, and for derived communicators.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Marked:
 
     @property
     def idle(self) -> str:
-        """The reason why all calls are MPI's; empty where they may not be."""
+        """The reason why all calls are MPI's; empty if calls may be accelerated."""
         if self.size == 1:
             return "a single rank sends nothing"
         reasons = [policy.leaves_all(self.facts.link) for policy in self.policies]
@@ -125,7 +124,7 @@ class Marked:
 
     @property
     def needs_measurement(self) -> bool:
-        """Whether any call depends on what was measured."""
+        """True if any decision depends on measurements."""
         return any(policy.needs_measurement(self.facts.link) for policy in self.policies)
 
     @property
@@ -141,13 +140,13 @@ class Marked:
         return least, self.strict, names, facts.multithreaded, devices, plain, self.is_torchs
 
     def renew(self, policies: Sequence[Policy]) -> None:
-        """Have calls from now on come under other policies; local: all ranks do so before the same call."""
+        """Replace the policies of later calls; local: all ranks do so before the same call."""
         self.policies, self.policy = policies, policies[0]
         self.settings = (self.policy, *self.settings[1:])
         _engine.renew(self.comm, self.limits)
 
     def place(self, name: str) -> Place:
-        """The communicator as policies look at it, under its name where rules do."""
+        """The communicator as policies see it, with its name if rules depend on that."""
         facts = self.facts
         return Place(
             self.size,
@@ -159,17 +158,17 @@ class Marked:
             exact_sums=not self.is_torchs,
         )
 
-    # -- what schedules need
+    # -- for schedules
 
     @cached_property
     def n_tags(self) -> int:
-        """How many tags a call has."""
+        """Number of tags of a call."""
         _, n = _engine.place_of(self.number)
         return int(n)
 
     @cached_property
     def neighbours(self) -> _engine.Neighbours | None:
-        """The ranks that share memory with this one; None where MPI takes frames on GPUs."""
+        """The ranks that share memory with this one; None if MPI takes frames on GPUs."""
         if self.device_buffers:
             return None
         return find_neighbours(self.facts, self.rank, self.key)
@@ -183,15 +182,15 @@ class Marked:
 
     @property
     def advisor(self) -> Advisor:
-        """Decisions of ``auto`` and ``pays``: by what was measured before this communicator was made."""
-        with DERIVING:  # two would count calls apart
+        """Decisions of ``auto`` and ``pays``, from measurements before this communicator was made."""
+        with DERIVING:  # two advisors would count calls separately
             if self._advisor is None:
                 self._advisor = self._make_advisor()
             return self._advisor
 
     def _make_advisor(self) -> Advisor:
         first = self
-        # Each rank asks at a time of its own for those in between.
+        # Ranks request the ones in between at different times.
         while first.parent is not None and self.measured is None:
             first = first.parent
         measured = self.measured or (first.measured.on(self.facts) if first.measured is not None else None)
@@ -199,5 +198,5 @@ class Marked:
 
     @property
     def broken(self) -> str:
-        """Why the communicator is in an error state; empty where it is not."""
+        """The reason for the communicator's error state; empty if it has none."""
         return str(_engine.why_broken(self.comm))

@@ -129,7 +129,7 @@ class _Call(AbstractContextManager["_Call"]):
 
 
 def _pickles() -> bool:
-    """Whether mpi4py uses pickle itself: functions that a program has put in its place may refuse frames."""
+    """True if mpi4py uses pickle itself: functions that a program has put in its place may refuse frames."""
     return MPI.pickle.dumps(None) == pickle.dumps(None, MPI.pickle.PROTOCOL)
 
 

@@ -148,7 +148,7 @@ def _shapes(
 
 
 def _shape(block: tuple[Any, ...], element: np.dtype) -> tuple[int, ...] | None:
-    """The shape of a block in real numbers; None where it has none, or lies on a device."""
+    """The shape of a block in real numbers; None if it has none, or lies on a device."""
     n, _, shape, _, gpu = block
     if gpu != NO_GPU:  # whose kernels code values in a row
         return None
@@ -291,7 +291,7 @@ def decide_message(
     Parameters
     ----------
     gpus : bool
-        Whether GPUs code its chunks. Both ends need to know it, unless the first message says how the others
+        True if GPUs code its chunks. Both ends need to know it, unless the first message says how the others
         are cut.
     """
     dtype = dtypes.real_dtype(element)

@@ -29,7 +29,7 @@ def record() -> None:
     Raises
     ------
     OSError
-        Where the trace cannot be written; ranks agree on that before any goes on.
+        If the trace cannot be written; ranks agree on that before any goes on.
     """
     trace = job_settings().get("trace")
     if trace is not None or environment.trace() is not None:

@@ -80,6 +80,6 @@ def inner_of_message(
 
 
 def _given(inner: tuple[int, ...], n: int) -> tuple[int, ...] | None:
-    """The shape of a block of which a policy gives the last dimensions; None where that does not fit."""
+    """The shape of a block of which a policy gives the last dimensions; None if that does not fit."""
     plane = prod(inner)
     return (n // plane, *inner) if n and n % plane == 0 else None

@@ -31,7 +31,7 @@ def mark_world(
     Parameters
     ----------
     summary : bool, optional
-        Whether rank 0 writes a line about all calls to the standard error output when the program ends; by
+        True if rank 0 writes a line about all calls to the standard error output when the program ends; by
         default what ``COMPCOLL_SUMMARY`` says, else yes.
     trace : path, optional
         Folder of the trace; by default what ``COMPCOLL_TRACE`` says.
@@ -43,7 +43,7 @@ def mark_world(
     Raises
     ------
     OSError, ValueError
-        On all ranks, where any cannot begin, or they have different settings.
+        On all ranks, if any cannot begin, or they have different settings.
     """
 
     def made() -> Policy:

@@ -34,12 +34,12 @@ FLOATS = frozenset(d for d in CODES if d.kind in "fc" or d == BFLOAT16)
 
 
 def supported(dtype: np.dtype) -> bool:
-    """Whether frames can hold this dtype (native byte order only)."""
+    """True if frames can hold this dtype (native byte order only)."""
     return dtype in CODES
 
 
 def code_of(dtype: np.dtype) -> int:
-    """Header code of a dtype; TypeError where there is none."""
+    """Header code of a dtype; TypeError if there is none."""
     try:
         return CODES[dtype]
     except (KeyError, TypeError):
@@ -48,7 +48,7 @@ def code_of(dtype: np.dtype) -> int:
 
 
 def dtype_of(code: int) -> np.dtype:
-    """The dtype of a header code; KeyError where there is none."""
+    """The dtype of a header code; KeyError if there is none."""
     return _DTYPES[code]
 
 

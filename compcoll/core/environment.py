@@ -29,12 +29,12 @@ MOST_THREADS = 256
 
 
 def read(name: str, parse: Callable[[str], T]) -> T | None:
-    """The value of a variable; None where it is not set, or empty.
+    """The value of a variable; None if it is not set, or empty.
 
     Raises
     ------
     ValueError, OSError
-        Whatever ``parse`` raises of these, with the variable's name and value in front.
+        Errors of ``parse``, preceded by the variable's name and value.
     """
     text = os.environ.get(name, "").strip()
     if not text:
@@ -53,7 +53,7 @@ def threads() -> int | None:
 
 
 def timeout() -> float:
-    """``COMPCOLL_TIMEOUT``, in seconds; infinite where it is not set, as in MPI."""
+    """``COMPCOLL_TIMEOUT``, in seconds; infinite if it is not set, as in MPI."""
     seconds = read("COMPCOLL_TIMEOUT", _seconds)
     return inf if seconds is None else seconds
 
@@ -79,12 +79,12 @@ def shared_memory() -> bool:
 
 
 def summary() -> bool:
-    """``COMPCOLL_SUMMARY``; a program whose world is wrapped by itself says at its end what it did."""
+    """``COMPCOLL_SUMMARY``: true if a program whose world is wrapped prints a summary at its end."""
     return read("COMPCOLL_SUMMARY", _flag) is not False
 
 
 def table() -> str | None:
-    """``COMPCOLL_TABLE``: ``"off"``, ``"read"``, or the folder of the tables; None where it is not set."""
+    """``COMPCOLL_TABLE``: ``"off"``, ``"read"``, or the folder of the tables; None if it is not set."""
     return read("COMPCOLL_TABLE", _table)
 
 
@@ -94,7 +94,7 @@ def trace() -> Path | None:
 
 
 def check_all() -> None:
-    """Read the variables that need neither ranks nor a folder; ValueError where one is wrong."""
+    """Read the variables that need neither ranks nor a folder; ValueError if one is wrong."""
     checks(default=False)
     for reader in (device_buffers, shared_memory, summary, table, threads, timeout):
         reader()

@@ -2,7 +2,7 @@
 
 
 class FrameError(ValueError):
-    """Bytes that are not a sound frame: damaged, truncated, or of an unknown codec or version."""
+    """The bytes are not a sound frame: damaged, truncated, or of an unknown codec or version."""
 
 
 class PolicyError(ValueError):
@@ -10,7 +10,7 @@ class PolicyError(ValueError):
 
 
 class MismatchError(RuntimeError):
-    """Ranks have made calls that do not go together; raised on every rank that can know."""
+    """Ranks have made calls that do not match; raised on every rank that notices."""
 
 
 class DeviceBufferError(RuntimeError):

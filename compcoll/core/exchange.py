@@ -1,4 +1,4 @@
-"""Objects between ranks, beside calls of mpi4py's that another thread may be in."""
+"""Exchange of objects between ranks, safe beside mpi4py calls of another thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Object = TypeVar("_Object")
 def bcast_object(comm: MPI.Intracomm, obj: _Object) -> _Object:
     """Rank 0's object on all ranks; collective.
 
-    mpi4py's ``bcast`` waits for a lock of the communicator, which a thread has that waits in such a call for
+    mpi4py's ``bcast`` waits for a lock of the communicator, which another thread may hold while it waits for
     a decision.
     """
     data = bytearray(pickle.dumps(obj) if comm.Get_rank() == 0 else b"")

@@ -1,4 +1,4 @@
-"""Whether there is an MPI library, said in a line where there is none."""
+"""Check that there is an MPI library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write them."""
+"""Parsing of sizes such as ``64K``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def nbytes_of(value: Any) -> int:
     Raises
     ------
     ValueError
-        For anything else, and for what is no whole number.
+        For anything else, and for numbers that are not whole.
     """
     if isinstance(value, str) and (found := _SIZE.fullmatch(value)):
         nbytes = Fraction(found[1]) * _UNITS[found[2].upper()]

@@ -3,5 +3,5 @@
 cuda.py         kernels of a GPU, through CuPy, for the engine
 kernels.py      their names; nvrtc.py their source
 arrays.py       buffers in host memory; memory.py memory of GPUs
-aware.py        MPI's word on device memory; handover.py a trial of it
+aware.py        MPI's report on device memory; handover.py a trial of it
 """

@@ -1,4 +1,4 @@
-"""Host memory of NumPy and torch arrays, and whatever else MPI takes for a buffer."""
+"""Host memory of NumPy and torch arrays, and of other objects that MPI accepts as buffers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["host_view", "is_cuda", "is_torch", "to_host"]
 
 
 def is_torch(array) -> bool:
-    """Whether this is a torch tensor; never imports torch."""
+    """True if this is a torch tensor; never imports torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 
 
 def is_cuda(array) -> bool:
-    """Whether the array lives on a GPU.
+    """True if the array is in GPU memory.
 
     An object with Python's buffer interface is in host memory, whatever else it has, and so is
     everything in a process without a GPU.
     """
-    if is_torch(array):  # whose interface is an error for bfloat16
+    if is_torch(array):  # its interface raises an error for bfloat16
         return array.is_cuda
     if not hasattr(array, "__cuda_array_interface__") or _has_buffer(array):
         return False
@@ -33,8 +33,8 @@ def is_cuda(array) -> bool:
 
 
 def host_view(array) -> np.ndarray:
-    """View host memory as a NumPy array, of any strides; TypeError or BufferError where that cannot be."""
-    if isinstance(array, np.ndarray):  # of masked arrays the data, of matrices what can be one-dimensional
+    """View host memory as a NumPy array, of any strides; TypeError or BufferError if that cannot be."""
+    if isinstance(array, np.ndarray):  # masked arrays as their data, matrices as plain arrays
         return array if type(array) is np.ndarray else array.view(np.ndarray)
     if is_torch(array) and array.device.type == "cpu":
         return _torch_view(array)
@@ -49,7 +49,7 @@ def host_view(array) -> np.ndarray:
 
 
 def to_host(array) -> np.ndarray:
-    """Get the values as a C-contiguous NumPy array in host memory, copied only where they have to be."""
+    """Get the values as a C-contiguous NumPy array in host memory, copied only if necessary."""
     if is_torch(array):
         array = array.detach().resolve_conj().resolve_neg().cpu()
     elif is_cuda(array):
@@ -63,19 +63,19 @@ _HOST = {1, 3, 11, 13}
 
 
 def _is_of_host(array) -> bool:
-    """Whether an object describes memory by DLPack that the processor reads."""
+    """True if an object describes memory by DLPack that the processor reads."""
     return hasattr(array, "__dlpack__") and int(array.__dlpack_device__()[0]) in _HOST
 
 
 class _Interface:
-    """Memory of the host that is described as a GPU's is."""
+    """Host memory described by an interface like that of GPU arrays."""
 
     def __init__(self, array):
         self.owner, self.__array_interface__ = array, {**array.__cuda_array_interface__, "version": 3}
 
 
 def _has_buffer(array) -> bool:
-    """Whether an object has Python's buffer interface."""
+    """True if an object has Python's buffer interface."""
     with suppress(TypeError, BufferError, ValueError, NotImplementedError):
         memoryview(array).release()
         return True
@@ -83,7 +83,7 @@ def _has_buffer(array) -> bool:
 
 
 def _check_tensor(tensor) -> None:
-    """BufferError for a torch tensor whose values are recorded, or are not what its memory holds."""
+    """Raise BufferError for a torch tensor that requires grad, or whose memory does not hold its values."""
     torch = sys.modules["torch"]
     if tensor.layout != torch.strided:
         raise BufferError(f"a tensor has the layout {tensor.layout}, not {torch.strided}")

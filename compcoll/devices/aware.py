@@ -1,4 +1,4 @@
-"""Whether MPI takes memory of a GPU."""
+"""MPI's own report on whether it takes GPU memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
 @cache
 def reported() -> bool | None:
-    """This MPI's own answer; None where it has no function for it.
+    """This MPI's own answer; None if it has no function for it.
 
     MPICH and those made from it have ``MPIX_GPU_query_support``, Open MPI ``MPIX_Query_cuda_support``.
     """

@@ -1,6 +1,6 @@
-"""The kernels of csrc/cuda on NVIDIA GPUs: compiled by CuPy, which caches them, and given to the engine.
+"""The kernels of csrc/cuda on NVIDIA GPUs: compiled by CuPy, which caches them, and passed to the engine.
 
-Where CuPy is missing, or cannot compile them, the engine has the host carry out what they would have done.
+If CuPy is missing or cannot compile them, the engine does the same work on the host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOCK = threading.Lock()
 
 
 def has_gpu() -> bool:
-    """Whether the machine has a GPU and NVIDIA's driver, which is not asked to begin: nor may it in a child
+    """True if the machine has a GPU and NVIDIA's driver, which is not asked to begin: nor may it in a child
     that is forked later.
     """
     nodes = "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"
@@ -33,14 +33,14 @@ def has_gpu() -> bool:
 
 
 def is_usable() -> bool:
-    """Whether there is a GPU, and CuPy is installed; imports nothing."""
+    """True if there is a GPU, and CuPy is installed; imports nothing."""
     return has_gpu() and ("cupy" in sys.modules or find_spec("cupy") is not None)
 
 
 def load_kernels(gpu: int, uses: Iterable[kernels.Use]) -> None:
-    """Have the kernels of codecs on a GPU, which may take seconds the first time.
+    """Load the kernels of codecs on a GPU, which may take seconds the first time.
 
-    Those of lossless codecs too, which take the place of any other that refuses values.
+    Kernels of lossless codecs are loaded too, because these replace any codec that refuses values.
     """
     with _LOCK:
         loaded = _LOADED.setdefault(gpu, {})
@@ -80,7 +80,7 @@ def _import() -> Any:
 
 
 def load_module(cupy: Any, name: str) -> Any:
-    """A module, as ``COMPCOLL_CUBINS`` has it for this source and GPU, or compiled, or CuPy's cache."""
+    """Load a module: from ``COMPCOLL_CUBINS`` if it has this source and GPU, else by CuPy and its cache."""
     if folder := os.environ.get("COMPCOLL_CUBINS"):
         arch = f"sm_{cupy.cuda.Device().compute_capability}"
         path = cubin_path(Path(folder), name, arch)
@@ -96,7 +96,7 @@ def load_module(cupy: Any, name: str) -> Any:
     return module
 
 
-#: CuPy, where the program has not imported it first: its default stream says nothing then.
+#: CuPy, if this library imported it first: its current stream then means nothing to the program.
 _OURS: list[Any] = []
 
 

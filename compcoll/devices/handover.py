@@ -1,8 +1,8 @@
-"""Whether MPI really takes device memory: asked, tried alone, then tried between all ranks.
+"""Trial of whether MPI really takes device memory: a query, then one process alone, then all ranks.
 
-An MPI that reads a device's address as the host's is ended by the system, and the program with it. So MPI's
-own word comes first; one that cannot tell is tried in a child process, which sends a device buffer to itself.
-Only then do the ranks send each other some, small and large, and compare what arrives.
+If MPI reads a device's address as the host's, the system ends it and the program. MPI is therefore queried
+first; if it has no query, a child process tries to send a device buffer to itself. Only then do the ranks
+send each other device buffers, small and large, and compare the received bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compcoll.devices import aware
 
 __all__ = ["check"]
 
-#: Bytes of the trials: sent at once, and after a handshake.
+#: Bytes of the trials: an eager message, and a rendezvous.
 SIZES = (1 << 10, 4 << 20)
 SECONDS = 60.0
 #: Prefixes of the environment variables that launchers set for their ranks.
@@ -40,7 +40,7 @@ _UNFINISHED: list[Any] = []
 
 
 def check_gpu() -> None:
-    """Raise RuntimeError where CuPy has no GPU."""
+    """Raise RuntimeError if CuPy has no GPU."""
     try:
         import cupy
 
@@ -52,7 +52,7 @@ def check_gpu() -> None:
 
 
 def check(comm: MPI.Intracomm) -> None:
-    """Raise `DeviceBufferError` on all ranks where any one's device memory cannot be sent; collective."""
+    """Raise `DeviceBufferError` on all ranks if any rank's device memory cannot be sent; collective."""
     for step in (_ask, _try_alone, exchange):
         problem = ""
         try:
@@ -74,7 +74,7 @@ def _ask(comm: MPI.Intracomm) -> None:
 
 
 def _try_alone(comm: MPI.Intracomm) -> None:
-    """One process for each rank; nothing is known where none can be started outside of the launcher."""
+    """Try in one process for each rank; no result if it cannot be started without the launcher."""
     if aware.reported() is not None:
         return
     environment = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
@@ -93,7 +93,7 @@ def _try_alone(comm: MPI.Intracomm) -> None:
 
 
 def exchange(comm: MPI.Intracomm) -> None:
-    """Send device buffers round the ring of ranks; RuntimeError where other bytes arrive, or none in time."""
+    """Send device buffers round the ring of ranks; RuntimeError for wrong bytes, or none in time."""
     import cupy
 
     damaged = []

@@ -1,4 +1,4 @@
-"""The kernels of csrc/cuda by name: those that the engine takes for an operation, and all of them."""
+"""The kernels of csrc/cuda by name: the kernels of each operation of the engine, and a list of all."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = [
 
 #: Files of csrc/cuda, each one module.
 SOURCES = ("frame", "largest", "zfp", "zfp_blocks", "blockscale", "bfp", "szp", "mpc", "float", "raw")
-#: Modules that are compiled to be looked at, or carried to a machine with a GPU: bfp has more.
+#: Modules that are compiled for inspection, or for a machine with a GPU; bfp has more.
 MODULES = (*SOURCES, *(f"bfp-{real}-{bits}" for real in ("f32", "f16", "bf16") for bits in (7, 8, 16, 24)))
 
 #: A codec's name, a type, the words of the header, and the number of dimensions.
 Use = tuple[str, np.dtype, tuple[int, int], int]
-#: Modules that every use takes: those of lossless codecs, too.
+#: Modules that every use needs, including those of lossless codecs.
 _ALWAYS = ("frame", "largest", "raw", "mpc", "float")
 _SCALED = ("int8", "int4", "fp8")
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel and how much of a job a block of threads takes.
+    """A kernel, and the work of one of its thread blocks.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Kernel:
 
 
 def modules(uses: Iterable[Use]) -> list[str]:
-    """The modules with the kernels of these uses of codecs, and of what all need."""
+    """The modules with the kernels of these uses of codecs, and those that all uses need."""
     found = dict.fromkeys(_ALWAYS)
     for use in uses:
         found.update(dict.fromkeys(one.module for one in encoders(*use)))
@@ -66,7 +66,7 @@ def modules(uses: Iterable[Use]) -> list[str]:
 
 
 def encoders(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1) -> list[Kernel]:
-    """The kernels that make a frame, in order; none where there are none."""
+    """The kernels that make a frame, in order; empty if the codec has none."""
     return [Kernel(*one) for one in _gpu.encoders(codec, dtypes.code_of(dtype), params, ndim)]
 
 

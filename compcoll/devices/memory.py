@@ -79,7 +79,7 @@ class DeviceArray:
 def wrap(array: Any) -> DeviceArray | None:
     """View the memory of a GPU array, in the order of memory; empty ones lie on no GPU.
 
-    None where it is not contiguous, of a type that frames do not hold, or a view of torch's that is computed
+    None if it is not contiguous, of a type that frames do not hold, or a view of torch's that is computed
     when it is read.
     """
     if isinstance(array, DeviceArray):

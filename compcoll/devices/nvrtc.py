@@ -1,4 +1,4 @@
-"""CUDA source text, as NVRTC is given it by CuPy."""
+"""CUDA source text that CuPy passes to NVRTC."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 __all__ = ["OPTIONS", "csrc_dir", "cubin_path", "fixed_in", "source"]
 
-#: For CuPy as well. No contraction: the bytes must be those of the CPU.
+#: Options, also for CuPy. No contraction: the bytes must equal the CPU's.
 OPTIONS = ("--std=c++17", "--fmad=false")
 
 _INCLUDE = re.compile(r'#include "(.+)"')
@@ -21,7 +21,7 @@ def csrc_dir() -> Path:
     Raises
     ------
     FileNotFoundError
-        Where the installation has lost it.
+        If the installation lacks it.
     """
     package = Path(__file__).resolve().parents[1]
     places = (package / "csrc", package.parent / "csrc")
@@ -41,8 +41,8 @@ def fixed_in(name: str) -> str:
 def source(name: str) -> str:
     """The source of a module: a file of ``csrc/cuda`` with all it includes, each once.
 
-    In one text because CuPy's disk cache keys on the text, not on what lies in include folders. Of the module
-    ``bfp-f32-7`` the file is ``bfp.cu``, for a type and a number of bits that stand in front.
+    All is in one text because CuPy's disk cache keys on the text, not on include folders. The module
+    ``bfp-f32-7`` is the file ``bfp.cu``, preceded by definitions of a type and a number of bits.
     """
     fixed = fixed_in(name)
     front = f"#define CC_FIXED {fixed}\n" if fixed else ""

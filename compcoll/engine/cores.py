@@ -1,4 +1,4 @@
-"""Cores that this process may use, of which those that no rank needs are for worker threads."""
+"""Cores that this process may use; cores that no rank needs are for worker threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["MOST_WORKERS", "Cores", "cores_of_process", "free_cores", "spare_cores"]
 
-#: Most worker threads of a rank that nobody asked for.
+#: Default limit on the worker threads of a rank.
 MOST_WORKERS = 8
 _MOUNT, _GROUPS, _LOADS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/loadavg")
 
@@ -67,7 +67,7 @@ def spare_cores(mine: Cores, node: list[Cores]) -> tuple[int, float]:
 
 
 def free_cores(loads: Path = _LOADS) -> int | None:
-    """Cores of this machine that no other thread runs on now; None where the system does not tell.
+    """Cores of this machine that no other thread runs on now; None if that is unknown.
 
     csrc/engine/free_cores.cpp has the average that calls go by.
     """

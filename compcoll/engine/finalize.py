@@ -1,8 +1,8 @@
-"""Functions that are called once, before MPI ends: threads that call MPI have to end before it does.
+"""Functions to call once before MPI is finalized: threads that call MPI have to end before that.
 
-A program may call MPI_Finalize, of which the layer tells. Otherwise mpi4py calls it when the interpreter has
+If a program calls MPI_Finalize, the layer reports it. Otherwise mpi4py calls it when the interpreter has
 ended and no Python runs any more. Exit handlers of the program may still wait for requests, so the functions
-are called after all of these, early ones included.
+are called after all of these, including early ones.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _begun = False
 
 
 def before_finalize(function: Callable[[], None]) -> None:
-    """Call a function before MPI is finalized by this process, later ones first, each once."""
+    """Register a function to call once before this process finalizes MPI; later ones are called first."""
     if function not in _functions:
         _functions.append(function)
 
 
 def has_begun() -> bool:
-    """Whether that is over, so that MPI frees what is left."""
+    """True if the functions have been called; MPI then frees what is left."""
     return _begun
 
 
 def watch_exit(end: Callable[[], None]) -> None:
-    """Have a function end the layer, which calls the functions, when Python exits."""
-    # Python lets go of the arguments of exit handlers when it has called all of these.
+    """Register a function that ends the layer when Python exits, which calls the functions."""
+    # Python releases the arguments of exit handlers after it has called all handlers.
     atexit.register(lambda last: None, _Last(end))
     os.register_at_fork(after_in_child=_forget)
 
 
 def _forget() -> None:
-    """A child has none of the threads, and MPI allows it no call."""
+    """Forget all functions in a forked child, which has no threads and must not call MPI."""
     global _begun
     _functions.clear()
     _begun = True
@@ -58,6 +58,6 @@ def call_all() -> None:
     while _functions:
         try:
             _functions.pop()()
-        except Exception:  # the others are called all the same
+        except Exception:  # the others still have to be called
             traceback.print_exc()
     _begun = True

@@ -1,4 +1,4 @@
-"""A communicator as the engine uses it: what its ranks know of each other, what is private to it."""
+"""A communicator for the engine: facts that its ranks know of each other, and its private parts."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _WORLD = MPI.COMM_WORLD
 
 @cache
 def largest_tag() -> int:
-    """The largest tag of any communicator: an attribute that MPI promises of COMM_WORLD alone."""
+    """The largest tag on any communicator; MPI guarantees this attribute only for COMM_WORLD."""
     found: Any = _WORLD.Get_attr(MPI.TAG_UB)
     return found
 
 
 def complete(request: MPI.Request, what: str, seconds: float) -> None:
-    """Wait for the request of a collective ``what``; TimeoutError where that takes too many seconds."""
+    """Wait for the request of a collective ``what``; TimeoutError if that takes too many seconds."""
     until = monotonic() + seconds
     while not request.Test():
         if monotonic() > until:
@@ -56,22 +56,22 @@ class Facts:
     link : str
         ``"node"`` where all ranks share one, else ``"network"``.
     ranks_per_node, workers : int
-        The most of any node, and the fewest threads of any rank.
+        The largest number of ranks of a node, and the smallest number of threads of a rank.
     multithreaded : bool
-        Whether all ranks may call MPI from several threads, and have them.
+        True if all ranks may call MPI from several threads, and have them.
     gpus : bool
-        Whether all ranks have a GPU that arrays may lie on.
+        True if all ranks have a GPU that arrays may be on.
     nodes : tuple of int
-        The node of each rank, by the first of its ranks; empty where all share one.
+        The node of each rank, by the first of its ranks; empty if all share one.
     segments : tuple of (int, int)
-        Of each rank: what all ranks call the memory that it can share, and the token of its segment there;
-        0 where it shares none. Empty where only some ranks have GPUs, and, unless all have, on one node.
+        For each rank, the identifier of the memory that it can share, and the token of its segment there; 0
+        if it shares none. Empty if only some ranks have GPUs, and on one node unless all have.
     sharing : float
-        The most ranks of any node for each of its cores, at least 1.
+        Largest number of ranks per core of any node, at least 1.
     processors : tuple of str
         Models of all nodes' processors.
     takes_devices : bool
-        Whether MPI says on all ranks that it takes memory of GPUs.
+        True if MPI says on all ranks that it takes memory of GPUs.
     """
 
     link: str
@@ -87,7 +87,7 @@ class Facts:
 
     @property
     def n_nodes(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return len(set(self.nodes)) or 1
 
 
@@ -114,17 +114,17 @@ class RankFacts:
         Its threads.
     multithreaded : bool
     gpu : bool
-        Whether it has a GPU, and something to reach it with.
+        True if it has a GPU, and a library to use it.
     node : int
-        What all ranks of its node, and no others, call that.
+        Identifier of its node, equal on all ranks of the node and on no others.
     memory, token : int
-        What all ranks call the memory that it can share, and the token of its segment; 0 if it shares none.
+        Identifier of the memory that it can share, and the token of its segment; 0 if it shares none.
     sharing : float
-        Ranks of its node for each of the cores that they may use.
+        Ranks of its node per core that they may use.
     processor : str
         Model of its processor.
     takes_devices : bool
-        Whether MPI says that it takes memory of GPUs.
+        True if MPI says that it takes memory of GPUs.
     """
 
     workers: int
@@ -141,10 +141,10 @@ class RankFacts:
 def survey(
     comm: MPI.Intracomm, workers: int | None, nodes: list[int] | None = None, shares: bool = True
 ) -> RankFacts:
-    """Look around, and start threads; collective.
+    """Collect the facts of all ranks, and start threads; collective.
 
-    ``workers`` are those that somebody asked for, ``nodes`` those of COMM_WORLD's ranks where they are not to
-    be found, ``shares`` whether memory may be shared.
+    ``workers``: a requested number of threads; ``nodes``: nodes of COMM_WORLD's ranks, instead of detecting
+    them; ``shares``: true if memory may be shared.
     """
     comm = MPI.Intracomm(comm)
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -178,7 +178,7 @@ def facts_of(everyone: list[RankFacts]) -> Facts:
     nodes = tuple(map(names.index, names))
     on_one_node = len(set(nodes)) == 1
     gpus = [one.gpu for one in everyone]
-    # On one node MPI's messages of host memory are as fast; those of GPUs cost copies.
+    # On one node MPI's messages are as fast for host memory, but need copies for GPUs.
     shares = all(gpus) or not (on_one_node or any(gpus))
     return Facts(
         "node" if on_one_node else "network",

@@ -1,14 +1,14 @@
-"""Functions that are told of calls and communicators.
+"""Callbacks for calls and communicators.
 
 Attributes
 ----------
 objects : list of callable
     ``hook(saved_nbytes)`` is called when a call of objects has packed arrays.
 watched : int
-    Whether this process's calls are counted (1) or written down (2).
+    Level at which this process's calls are watched: 0, counted (1) or written to a trace (2).
 meets : list of callable
-    ``hook(marked, level)`` is called by all ranks of a communicator that is wrapped where all are watched, at
-    the lowest level of theirs.
+    All ranks of a communicator call ``hook(marked, level)`` when it is wrapped, if all ranks are watched;
+    ``level`` is their lowest.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ __all__ = ["memory_nbytes"]
 def memory_nbytes(root: Path = Path("/")) -> int:
     """Bytes of the machine's memory, or of the least limit of a cgroup that this process is in.
 
-    Pages of ``memfd_create`` count there as all others do; the size of /dev/shm is no limit for them.
+    Pages of ``memfd_create`` count as memory there; the size of /dev/shm does not limit them.
 
     Parameters
     ----------
     root : Path
-        Where proc and sys are.
+        Folder that contains proc and sys.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for line in _read(root / "proc/self/cgroup").splitlines():

@@ -1,6 +1,6 @@
 """Reports of calls (bytes, ratio, codecs really used, stage times, error bound), and their sums.
 
-`Comm.report` and `compcoll.summary` give them to programs; traces and torch's reports are made of them.
+Programs get them by `Comm.report` and `compcoll.summary`; traces and torch's reports are made from them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Report:
     op : str
         Name of the method, such as ``"Alltoall"``.
     accelerated : bool
-        False where the call was not compressed: MPI carried it out, or, on GPUs of all ranks, the engine.
+        False if the call was not compressed: MPI carried it out or, with GPUs on all ranks, the engine.
     reason : str
-        Why it ran as it did.
+        The reason for the way it ran.
     codec : str or None
         Spec of the codec that the policy chose.
     algorithm : str or None
     raw_nbytes, wire_nbytes : int
-        Bytes that would have left this rank uncompressed, and those that left it, headers included.
-        Forwarded frames count each time. Where the communicator has several nodes, those that went to other
-        nodes: added up over the ranks of a node, what its port has sent.
+        Bytes that this rank would have sent uncompressed, and bytes that it sent, headers included. Forwarded
+        frames count each time. If the communicator has several nodes, only bytes to other nodes count: their
+        sum over the ranks of a node is the traffic of its port.
     messages : int
         Frames sent.
     codecs : dict of str to int
@@ -39,20 +39,20 @@ class Report:
     dimensions : dict of int to int
         The same chunks, by the number of dimensions in which they were coded.
     fallbacks : int
-        Chunks that went lossless because their lossy codec could not carry them.
+        Chunks that were sent lossless because their lossy codec could not represent them.
     error_bound : float or None
         Largest absolute error of any value of this rank's result, or of the message that it sent, after all
-        hops, with the roundings of additions and of a sum; of complex numbers ``|x - x'|``. 0 if that is
-        exact, None where it is not known, as of a reduction by MPI.
+        hops, including rounding by additions; ``|x - x'|`` for complex numbers. 0 if exact, None if it is not
+        known, as for a reduction by MPI.
     seconds : dict of str to float
         Time spent in ``encode``, ``decode`` (over all threads), ``wait`` (nothing else to do) and ``total``.
     base_nbytes : int
-        Bytes that ``delta`` keeps on this rank until the call starts again: what it sent and received last.
+        Bytes that ``delta`` keeps on this rank for the next start: the values last sent and received.
     inside_nbytes : int
-        Bytes sent to ranks of the same node, where the communicator has several.
+        Bytes sent to ranks of the same node, if the communicator has several nodes.
     workers : int
-        Threads that could help to encode and decode, none in short calls and while no core is free;
-        ``compcoll info`` says why.
+        Threads that could help to encode and decode: none in short calls and while no core is free;
+        ``compcoll info`` shows the reason.
     """
 
     op: str
@@ -102,15 +102,17 @@ class Summary:
     Attributes
     ----------
     calls : int
-        Those of methods that can be accelerated, whichever way they went; each start of a persistent request
-        that was prepared as an accelerated one.
+        Calls of methods that can be accelerated, accelerated or not; each start of a persistent request that
+        was prepared as an accelerated one counts.
     accelerated : int
-        Those that have ended and did not go to MPI unchanged; nonblocking ones when their requests were found
-        to be complete.
+        Completed calls that did not go to MPI unchanged; a nonblocking call counts when its request is found
+        complete.
     raw_nbytes, wire_nbytes : int
-        Bytes of accelerated calls, as in `Report`: what this rank would have sent uncompressed, and sent.
+        Bytes of accelerated calls, as in `Report`: bytes that this rank would have sent uncompressed, and
+        sent.
     operations : dict of str to Summary
-        Sums by operation, such as ``"Alltoall"``, of which ``Ialltoall`` is a form; empty in that of one.
+        Sums by operation, such as ``"Alltoall"``, which includes ``Ialltoall``; empty in the sum of one
+        operation.
     """
 
     calls: int = 0
@@ -134,7 +136,7 @@ class Summary:
 
 @dataclass(eq=False)
 class Stats:
-    """Sums over schedules, with the fields of `compcoll.engine._coding.Outcome`."""
+    """Sums over schedules, with the fields of `compcoll.engine._engine.Outcome`."""
 
     raw_nbytes: int = 0
     wire_nbytes: int = 0
@@ -151,7 +153,7 @@ class Stats:
     )
 
     def add(self, outcome: Any, bound: float | None) -> None:
-        """Add the outcome of a schedule, whose result has this error."""
+        """Add the outcome of a schedule, and the error of its result."""
         self.raw_nbytes += outcome.raw_nbytes
         self.wire_nbytes += outcome.wire_nbytes
         self.inside_nbytes += outcome.inside_nbytes

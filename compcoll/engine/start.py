@@ -23,11 +23,11 @@ def job_settings() -> dict[str, Any]:
 
 
 def start_engine(workers: int | None = None, sharing: float = 1.0) -> None:
-    """Have an engine; the first caller that names a number of worker threads decides it.
+    """Start the engine if necessary; the first caller that gives a number of worker threads sets it.
 
-    ``sharing``: ranks of a node for each of its cores.
+    ``sharing``: ranks of the node per core.
     """
-    _engine.hook()  # which had to wait where compcoll was imported before MPI began
+    _engine.hook()  # not possible before MPI is initialised
     _engine.start(MPI.Query_thread() == MPI.THREAD_MULTIPLE, environment.timeout())
     if workers is not None and not _named:
         _named.append(workers)
@@ -38,12 +38,12 @@ def start_engine(workers: int | None = None, sharing: float = 1.0) -> None:
 
 
 def start_threads() -> bool:
-    """Start the threads of nonblocking calls, where there are none yet.
+    """Start the threads of nonblocking calls, if they are not running.
 
     Returns
     -------
     bool
-        Whether this rank may call MPI from several threads, and has them: the system may be out of threads.
+        True if this rank may call MPI from several threads, and has them: the system may be out of threads.
     """
     with _engine.plain_calls():  # a program may have asked for less than there is
         if MPI.Query_thread() != MPI.THREAD_MULTIPLE:

@@ -20,7 +20,7 @@ _STARTERS = ("multiprocessing.spawn", "multiprocessing.forkserver")
 
 
 def is_launched() -> bool:
-    """Whether a process manager such as mpiexec started this process; does not initialise MPI."""
+    """True if a process manager such as mpiexec started this process; does not initialise MPI."""
     return any(mark in os.environ for mark in _MARKS) and not is_child()
 
 
@@ -31,6 +31,6 @@ def forget_launcher() -> None:
 
 
 def is_child() -> bool:
-    """Whether multiprocessing started this process, which may have the environment of a rank but is none."""
+    """True if multiprocessing started this process, which may have the environment of a rank but is none."""
     # While its main module is imported, a spawned process does not know its parent yet.
     return parent_process() is not None or any(word in " ".join(sys.orig_argv) for word in _STARTERS)

@@ -68,12 +68,12 @@ def bootstrap(rank: int, size: int, address: str, *, secret: str = "", timeout: 
     TypeError, ValueError
         For a wrong argument.
     RuntimeError
-        Where MPI is initialised already or is an Open MPI, and where the ranks do not fit together: one is
+        If MPI is initialised already or is an Open MPI, and where the ranks do not fit together: one is
         there twice, is one of another size, has another secret, or left.
     TimeoutError
-        Where ranks are missing, which it names.
+        If ranks are missing, which it names.
     OSError
-        Where rank 0 cannot listen at the address.
+        If rank 0 cannot listen at the address.
     """
     rank, size = operator.index(rank), operator.index(size)
     if not 0 <= rank < size:
@@ -299,7 +299,7 @@ def thread_level(MPI: Any) -> int:
 
 
 def is_forked() -> bool:
-    """Whether multiprocessing made this process by fork or forkserver, and ends it without exit handlers."""
+    """True if multiprocessing made this process by fork or forkserver, and ends it without exit handlers."""
     return parent_process() is not None and "--multiprocessing-fork" not in sys.orig_argv
 
 

@@ -65,7 +65,7 @@ def ranks_of(numbers: list[int]) -> str:
 
 
 def process_mapping(nodes: list[str]) -> str | None:
-    """MPICH's ``PMI_process_mapping``: by blocks of ranks on which node; None where it is too long."""
+    """MPICH's ``PMI_process_mapping``: by blocks of ranks on which node; None if it is too long."""
     order = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
     blocks = ",".join(f"({order[node]},1,{len(list(run))})" for node, run in groupby(nodes))
     mapping = f"(vector,{blocks})"

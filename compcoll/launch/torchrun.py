@@ -62,7 +62,7 @@ def _before_mpi(MPI: Any, method: Callable[[Any], int]) -> Callable[[Any], int]:
     return wrapped
 
 
-#: Whether `start_mpi` has to come before MPI is used.
+#: True if `start_mpi` has to come before MPI is used.
 is_deferred = _defer_mpi()
 
 
@@ -79,7 +79,7 @@ def start_mpi(store: Any, rank: int, size: int, timeout: float) -> None:
     Raises
     ------
     TimeoutError
-        Where ranks are missing, which it names.
+        If ranks are missing, which it names.
     RuntimeError
         As `compcoll.bootstrap`.
     """

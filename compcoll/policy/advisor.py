@@ -59,7 +59,7 @@ class Measured:
     """Facts that all ranks of a communicator know when it has been made."""
 
     byte: float  # seconds that one takes on the slowest link; 0 where it was not measured
-    about: About | None  # names the table of its trials; None where they are not kept
+    about: About | None  # names the table of its trials; None if they are not kept
     link: str  # as of `Facts`
     rows: Rows = field(default_factory=Rows)  # of earlier trials on such machines
     frozen: bool = False  # whether calls go by rows alone, without a trial

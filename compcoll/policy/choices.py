@@ -29,7 +29,7 @@ CHUNK_LIMITS = (64 << 10, 512 << 10)
 #: four chunks within these limits, so that three quarters of its copies run beside the wire.
 DEVICE_CHUNK_LIMITS = (1 << 20, 8 << 20)
 _DEVICE_CHUNKS = 4
-#: And chunks of a message that are on their way at once, in bytes.
+#: And chunks of a message that are in flight at once, in bytes.
 DEVICE_WINDOW = 32 << 20
 #: Whole buffers of so many bytes, on GPUs of all ranks, go chunk by chunk though they are not compressed, so
 #: that copies run beside the wire: ranks agree on that by a small reduction, but not those of torch's groups.
@@ -71,7 +71,7 @@ def levels(op: str, nbytes: int, n_nodes: int, ranks_per_node: int, gpus: bool) 
 
 
 def window(op: str, chunk_nbytes: int, codec: Codec, gpus: bool = False, workers: int = 0) -> int:
-    """Chunks of a message that are on their way at once, of a collective or ``"Send"``.
+    """Chunks of a message in flight at once, of a collective or ``"Send"``.
 
     ``workers``: threads of each rank that encode and decode, each of which may have a chunk.
     """

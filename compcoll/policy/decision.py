@@ -26,7 +26,7 @@ class Decision:
     chunk_nbytes : int
     reason : str
     ask : bool
-        Whether it has to be measured if that pays.
+        True if it has to be measured if that pays.
     shape : str or tuple of int
         `ARRAY`, `FLAT`, or the last one or two dimensions of all blocks.
     levels : int

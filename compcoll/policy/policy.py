@@ -81,9 +81,9 @@ class Place:
     ranks_per_node, n_nodes : int
         The most of any node, and how many nodes there are.
     gpus : bool
-        Whether all ranks have a GPU.
+        True if all ranks have a GPU.
     exact_sums : bool
-        Whether floating-point sums keep MPI's order where no codec is named.
+        True if floating-point sums keep MPI's order where no codec is named.
     """
 
     size: int
@@ -135,24 +135,24 @@ class Policy:
         return {one for one in chosen if one[0] != "none" and (one[0], link) != ("auto", "node")}
 
     def needs_measurement(self, link: str) -> bool:
-        """Whether any call of a communicator with such a link depends on what was measured."""
+        """True if any call of a communicator with such a link depends on what was measured."""
         return any(spec == "auto" or when == "pays" for spec, when in self._choices(link))
 
     def leaves_all(self, link: str) -> str:
-        """Why MPI carries out all calls of a communicator with such a link; empty where it may not."""
+        """Why MPI carries out all calls of a communicator with such a link; empty if it may not."""
         if self._choices(link):
             return ""
         return _NONE if self.codec == "none" else IN_NODE
 
     @cached_property
     def may_lose(self) -> bool:
-        """Whether any call may be coded by a lossy codec."""
+        """True if any call may be coded by a lossy codec."""
         specs = {self.codec, *(rule.codec for rule in self.rules)} - {None, *NOT_CODECS}
         return any(not codec(spec).lossless for spec in specs)
 
     @property
     def names_communicators(self) -> bool:
-        """Whether any rule looks at a communicator's name."""
+        """True if any rule looks at a communicator's name."""
         return any(rule.comm is not None for rule in self.rules)
 
     @classmethod

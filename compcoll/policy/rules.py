@@ -16,7 +16,7 @@ from compcoll.policy.decision import ARRAY, FLAT
 
 __all__ = ["NOT_CODECS", "Rule", "check_keys", "checked_shape", "checked_size", "checked_spec", "one_of"]
 
-#: Names that a policy may give in place of a codec: the best lossless one where the model says that it pays,
+#: Names that a policy may give instead of a codec: the best lossless one where the model says that it pays,
 #: and none at all, which leaves a call to MPI.
 NOT_CODECS = ("auto", "none")
 _EVERY_ALGORITHM = sorted({name for names in ALGORITHMS.values() for name in names})
@@ -104,7 +104,7 @@ class Rule:
         object.__setattr__(self, key, check(key, value))
 
     def _check_that_it_applies(self) -> None:
-        """ValueError where no call whatever could be served as the rule says."""
+        """ValueError if no call whatever could be served as the rule says."""
         if self.chunk_nbytes is not None and self.chunk_nbytes < _LEAST_CHUNK:
             raise ValueError(f"chunk_nbytes = {self.chunk_nbytes} is below {_LEAST_CHUNK}")
         if self.chunk_nbytes is not None and self.chunk_nbytes > _MOST_CHUNK:
@@ -122,7 +122,7 @@ class Rule:
             _check_types(codec(self.codec), self.dtype)
 
     def fits(self, op: str, dtype: np.dtype, nbytes: int, comm: str, link: str) -> bool:
-        """Whether the rule speaks of such a call."""
+        """True if the rule speaks of such a call."""
         return (
             (op in self.op if self.op else self.algorithm in (None, *ALGORITHMS[op]))
             and (not self.dtype or str(dtype) in self.dtype)
@@ -142,7 +142,7 @@ class Rule:
 
 
 def one_of(what: str, value: object, allowed: Iterable[object]) -> None:
-    """ValueError where a value is not allowed."""
+    """ValueError if a value is not allowed."""
     allowed = list(allowed)
     if value not in allowed:
         raise ValueError(f"{what} {value!r} is not one of {', '.join(map(str, allowed))}")
@@ -218,7 +218,7 @@ def _dtype_name(name: Any) -> Any:
 
 
 def _check_types(chosen: Codec, names: tuple[str, ...]) -> None:
-    """ValueError where a codec takes values of none of these types, or not with its parameters."""
+    """ValueError if a codec takes values of none of these types, or not with its parameters."""
     if chosen.lossless:
         return
     known = {str(d): d for d in dtypes.CODES}

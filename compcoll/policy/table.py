@@ -110,7 +110,7 @@ class Row:
 
     @classmethod
     def of(cls, values: Any) -> Row:
-        """Make a row from a JSON object; ValueError or TypeError where it is none."""
+        """Make a row from a JSON object; ValueError or TypeError if it is none."""
         known: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
         }
@@ -156,12 +156,12 @@ class Rows:
         return Known(sizes[below].compress, source=source)
 
     def share(self, type: str, codec: str) -> float | None:
-        """Find the largest part that travels of a type's values by a codec; None where no row has one."""
+        """Find the largest part that travels of a type's values by a codec; None if no row has one."""
         return max((row.share for row in self.all if (row.type, row.codec) == (type, codec)), default=None)
 
 
 def folder() -> Path | None:
-    """The folder of the tables; None where there is none."""
+    """The folder of the tables; None if there is none."""
     where = environment.table()
     if where not in (None, "read", "off"):
         return Path(str(where))
@@ -259,7 +259,7 @@ class Store:
                 self._say(f"what trials have found is not kept: {error}")
 
     def load(self, path: Path) -> tuple[About, list[Row]] | None:
-        """Read the subject of a table and its rows; None where there is no table."""
+        """Read the subject of a table and its rows; None if there is no table."""
         try:
             return read_file(path)
         except FileNotFoundError:

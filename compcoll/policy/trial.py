@@ -73,7 +73,7 @@ class Known:
     spread : float
         By how much the pairs differ, as a part of their median.
     source : str
-        Where it comes from, for reasons.
+        If it comes from, for reasons.
     """
 
     compress: bool
@@ -106,7 +106,7 @@ class Known:
         return replace(self, in_call=in_call, share=share or 1.0)
 
     def differs(self, seconds: float, share: float, limit: float) -> bool:
-        """Whether calls of its way take so many times longer or shorter, or other data travel.
+        """True if calls of its way take so many times longer or shorter, or other data travel.
 
         Compressed calls may take longer as long as that is less than plain ones took.
         """
@@ -131,7 +131,7 @@ class _Pair:
 
     @property
     def part(self) -> float:
-        """Compressed time as a part of plain time; infinite where one is not known."""
+        """Compressed time as a part of plain time; infinite if one is not known."""
         plain = self.taken[False]
         return self.taken[True] / plain if 0 < plain < inf else inf
 
@@ -177,7 +177,7 @@ class Kind:
     Attributes
     ----------
     compress : bool
-        Whether the calls of the block go compressed.
+        True if the calls of the block go compressed.
     window : TrialWindow
         The block.
     known : Known or None
@@ -221,7 +221,7 @@ class Kind:
 
     @property
     def is_over(self) -> bool:
-        """Whether the next call of the kind begins another block."""
+        """True if the next call of the kind begins another block."""
         return self.window.calls >= self.window.most
 
     def go_on(self, began: float, agree: Agree, speed: Callable[[], CodecSpeed | None]) -> None:
@@ -233,7 +233,7 @@ class Kind:
             When its first call started, in seconds of the clock of `TrialWindow`.
         agree : callable
         speed : callable
-            Measures the codec on the values of the call; None where this rank sends none.
+            Measures the codec on the values of the call; None if this rank sends none.
         """
         if self._state in (_State.TRIAL, _State.LOOK):
             self._end_block(began, agree)

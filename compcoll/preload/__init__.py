@@ -20,7 +20,7 @@ def library_path() -> Path:
     Raises
     ------
     OSError
-        Where it is missing.
+        If it is missing.
     """
     path = Path(__file__).parents[1] / ("_names" + str(sysconfig.get_config_var("EXT_SUFFIX")))
     if not path.exists():
@@ -34,12 +34,12 @@ def environment(embeds: bool = True) -> dict[str, str]:
     Parameters
     ----------
     embeds : bool
-        Whether the library has to start an interpreter there: the program is none of Python.
+        True if the library has to start an interpreter there: the program is none of Python.
 
     Raises
     ------
     OSError
-        Where that is so, and this Python has no shared library; or as of `library_path`.
+        If that is so, and this Python has no shared library; or as of `library_path`.
     """
     known = os.environ.get("LD_PRELOAD", "")
     library = str(library_path())
@@ -53,7 +53,7 @@ def environment(embeds: bool = True) -> dict[str, str]:
 
 
 def is_preloaded() -> bool:
-    """Whether this process has the library."""
+    """True if this process has the library."""
     return hasattr(ctypes.CDLL(None), "compcoll_is_preloaded")
 
 

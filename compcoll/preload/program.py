@@ -32,7 +32,7 @@ def begin() -> None:
 
 
 def _check_library() -> None:
-    """ImportError where mpi4py would call another MPI library than the program does."""
+    """ImportError if mpi4py would call another MPI library than the program does."""
 
     def address(library: ctypes.CDLL) -> int | None:
         return ctypes.cast(library.PMPI_Init, ctypes.c_void_p).value

@@ -1,4 +1,4 @@
-"""Chunks of blocks without a shape: their length, and how many of a message are on their way at once."""
+"""Chunks of blocks without a shape: their length, and how many of a message are in flight at once."""
 
 __all__ = ["CHUNK_UNIT", "WINDOW", "chunk_step"]
 

@@ -22,15 +22,15 @@ class Runtime(Protocol):
     chunk : int
         Elements of a chunk.
     window : int
-        Chunks of a message that are on their way at once.
+        Chunks of a message in flight at once.
     n_tags : int
         Tags that the call has. Messages with larger ones use them again, each when the last has ended.
     nodes : tuple of int
-        The node of each rank; empty where they are all on one, or it does not matter.
+        The node of each rank; empty if they are all on one, or it does not matter.
     owner_exact : bool
-        Whether the owner of a block keeps its exact values while others have decoded ones.
+        True if the owner of a block keeps its exact values while others have decoded ones.
     inside_exact : bool
-        Whether frames for ranks of the same node alone carry exact values.
+        True if frames for ranks of the same node alone carry exact values.
     """
 
     rank: int
@@ -45,7 +45,7 @@ class Runtime(Protocol):
     async def encode(self, block: Block, into: Block | None = None, inside: bool = False) -> int:
         """Encode a block; ``inside``: for ranks of this node alone, by the codec for that.
 
-        Where the codec can give the frame's values on the way, they overwrite ``into``, which may be the
+        If the codec can give the frame's values on the way, they overwrite ``into``, which may be the
         block itself (see `write_decoded`).
         """
         ...
@@ -92,7 +92,7 @@ class Runtime(Protocol):
         ...
 
     def on_same_node(self, rank: int) -> bool:
-        """Whether another rank is on this one's node, of several."""
+        """True if another rank is on this one's node, of several."""
         ...
 
     def scratch(self, like: Block, times: int = 1) -> Block:

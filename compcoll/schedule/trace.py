@@ -71,11 +71,11 @@ class Options:
     Attributes
     ----------
     window : int
-        Chunks of a message that are on their way at once.
+        Chunks of a message in flight at once.
     widens : bool
-        Whether sums are formed in another type.
+        True if sums are formed in another type.
     shaped : bool
-        Whether frames may come in the shapes of their senders' blocks.
+        True if frames may come in the shapes of their senders' blocks.
     owner_exact, nodes, inside_exact, n_tags
         See `Runtime`.
     """
@@ -363,7 +363,7 @@ def trace(
     chunk : int
         Elements of a chunk, rounded up to a multiple of 1024.
     shapes : sequence of tuple of int
-        For each buffer the last one or two dimensions of its shape, empty where it has none; or nothing.
+        For each buffer the last one or two dimensions of its shape, empty if it has none; or nothing.
     **options
         As of `Options`.
     """

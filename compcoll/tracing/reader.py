@@ -48,7 +48,7 @@ class Call:
 
     @property
     def is_nonblocking(self) -> bool:
-        """Whether it was under way after its method had returned."""
+        """True if it was under way after its method had returned."""
         return self.inside != self.total
 
     @property
@@ -133,7 +133,7 @@ class Program:
 
 
 def read(folder: Path) -> Program:
-    """The program whose trace is in a folder; ValueError where there is none."""
+    """The program whose trace is in a folder; ValueError if there is none."""
     notes: list[str] = []
     ranks = [rank for path in sorted(folder.glob("rank*.jsonl")) if (rank := _read_rank(path, notes))]
     if not ranks:
@@ -181,7 +181,7 @@ def _read_rank(path: Path, notes: list[str]) -> Rank | None:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """The JSON object of a line; ValueError where it is none."""
+    """The JSON object of a line; ValueError if it is none."""
     try:
         line = loads(text)
     except RecursionError as error:

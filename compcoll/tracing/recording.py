@@ -52,14 +52,14 @@ def start(
     measured : callable
         Gives the times of calls that were measured both ways, which end a trace.
     summary : bool
-        Whether rank 0 prints a summary of all ranks to stderr at the end.
+        True if rank 0 prints a summary of all ranks to stderr at the end.
     trace : path, optional
         Folder of the trace; by default what ``COMPCOLL_TRACE`` says.
 
     Raises
     ------
     OSError
-        Where the file of this rank cannot be made, or is there already in a folder that is given.
+        If the file of this rank cannot be made, or is there already in a folder that is given.
     """
     global _recording
     if _recording is None:
@@ -72,7 +72,7 @@ def start(
 
 @cache
 def _make_file(trace: str | Path | None) -> Trace | None:
-    """Make the file of this rank; None where there is to be none, or the variable names another's folder.
+    """Make the file of this rank; None if there is to be none, or the variable names another's folder.
 
     All programs of a script or a restarted job have the variable, which is no reason for one to fail.
     """
@@ -120,7 +120,7 @@ def fail_on_error() -> None:
 
 
 def _is_dialogue() -> bool:
-    """Whether somebody types this program, of which an exception ends a line only."""
+    """True if somebody types this program, of which an exception ends a line only."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
@@ -136,7 +136,7 @@ class Recording:
     Attributes
     ----------
     summary : bool
-        Whether rank 0 prints a summary of all ranks to stderr at the end.
+        True if rank 0 prints a summary of all ranks to stderr at the end.
     """
 
     def __init__(

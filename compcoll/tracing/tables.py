@@ -47,7 +47,7 @@ class Row:
     inside: float = 0.0  # of their methods
     raw: int = 0  # bytes that would have been sent uncompressed
     wire: int = 0  # bytes that were sent
-    bound: float | None = 0.0  # the largest of accelerated calls, None where one is not known
+    bound: float | None = 0.0  # the largest of accelerated calls, None if one is not known
     parts: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # seconds by `Call.parts`
 
     def add(self, call: Call) -> None:

@@ -21,7 +21,7 @@ many calls were written, and whether the program failed. The line of a call has
 =================  ============================================================================
 
 and, where it was accelerated, ``codec``, ``algorithm``, ``codecs``, ``dimensions``, ``fallbacks``,
-``error_bound`` (null where it is not known), and the seconds ``encode``, ``decode`` and ``wait``, as in
+``error_bound`` (null if it is not known), and the seconds ``encode``, ``decode`` and ``wait``, as in
 `compcoll.Report`.
 """
 
@@ -58,9 +58,9 @@ class Trace:
     Raises
     ------
     FileExistsError
-        Where the folder has a file of this rank: another program's, which may still run.
+        If the folder has a file of this rank: another program's, which may still run.
     OSError
-        Where it cannot be written.
+        If it cannot be written.
     """
 
     def __init__(self, folder: Path, rank: int, size: int):

@@ -2,7 +2,7 @@
 //
 // Each has the name of MPI's with `layer_` before it, and is in one list. Slots of mpi4py's extension module
 // are made to point to them (hook.h), or an object that is preloaded exports MPI's names for them
-// (csrc/layer/preload).
+// (csrc/preload).
 #pragma once
 #include <vector>
 
