@@ -1,4 +1,4 @@
-// How compressed messages are cut into chunks, and how frames of them are decoded.
+// How compressed messages are cut into chunks, and how received frames are decoded.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,19 +11,18 @@
 namespace compcoll {
 namespace layer {
 
-// How a message of `n` elements is cut.
+// The chunks of a message of `n` elements.
 struct ChunkLayout {
-  // `plane` and `row` as in engine::BlockRef, of one that has a shape; `step` elements of a chunk, 0 where
-  // there is one.
+  // `step`: elements of a chunk, or 0 for a single chunk. `plane` and `row`: a shape, as in engine::BlockRef.
   ChunkLayout(uint64_t n, uint32_t itemsize, uint64_t step, uint64_t plane = 0, uint64_t row = 0);
   uint64_t n, itemsize, step, plane, row;
-  uint64_t first, count;  // elements of the first chunk, and the number of those behind it
-  // One side of those, in a buffer that holds the whole message, on a GPU or not; `drops`: what is received is
-  // of no use.
+  uint64_t first, count;  // elements of the first chunk, and the number of further chunks
+  // The sender's or receiver's schedule for the further chunks, in a buffer of the whole message. `drops`:
+  // received chunks are discarded.
   std::shared_ptr<const engine::Schedule> schedule(int peer, bool sends, bool on_gpu, bool drops) const;
 };
 
-// How messages of one type, size and destination, on GPUs or not, are sent: what Python decides once.
+// How messages of one type, size, destination and device are sent, as Python has decided once.
 class MessageChunks {
  public:
   MessageChunks(const engine::Coding& coding, PythonRef python_ref, std::shared_ptr<const Decision> decision,
@@ -34,20 +33,21 @@ class MessageChunks {
         layout(layout),
         on_gpu_(on_gpu) {}
   const engine::Coding coding;
-  const PythonRef python_ref;  // Python's side of that
+  const PythonRef python_ref;  // Python's side of the coding
   const std::shared_ptr<const Decision> decision;
   const ChunkLayout layout;
-  // The sender's schedule, kept from the second message on if chunks are few: sizes may vary.
+  // The sender's schedule, cached from the second message on if it has few chunks: a size may occur only
+  // once.
   std::shared_ptr<const engine::Schedule> schedule(int dest) const;
 
  private:
-  const bool on_gpu_;  // where the sender has them
+  const bool on_gpu_;  // true if the sender's buffer is on a GPU
   mutable std::mutex mutex_;
   mutable bool is_used_ = false;
   mutable std::shared_ptr<const engine::Schedule> schedule_;
 };
 
-// How frames of any codec are decoded to elements of a type, with Python's side of it.
+// Decodes frames of any codec to elements of one type; with Python's side of it.
 struct Receiving {
   engine::Coding coding;
   PythonRef python_ref;

@@ -1,4 +1,4 @@
-// Messages under way: their sends, and what becomes of them.
+// Pending point-to-point messages.
 #pragma once
 #include <memory>
 
@@ -9,20 +9,20 @@
 namespace compcoll {
 namespace layer {
 
-// One or two messages under way, of one call.
+// The pending messages of one call: a send, a receive, or both.
 class MessageOperation : public PendingOperation {
  public:
   MessageOperation(std::shared_ptr<Comm> comm, Name name, Form form)
       : PendingOperation(std::move(comm), name, form) {}
-  // `arrived`: what a matched probe has received.
+  // `arrived`: the message, if a matched probe has received it already.
   int begin_receive(MessageBufferRef buffer, int source, int tag,
                     std::shared_ptr<ReceivedMessage> arrived = nullptr);
-  // `chunks` is null where MPI sends it as it is, by a nonblocking function.
+  // MPI sends the message as it is, by a nonblocking function, if `chunks` is null.
   int begin_send(MessageBufferRef buffer, std::shared_ptr<const MessageChunks> chunks, int dest, int tag,
                  Name name);
-  // It ends with this code of MPI's, if it is one.
+  // Sets the code that the operation ends with, unless it is 0 or an earlier error has set one.
   void fail(int code) { failed_ = failed_ ? failed_ : code; }
-  // What was begun before there was an error.
+  // After an error: cancels the receive and abandons the operation.
   void give_up();
   void fill_status(void* status) const override;
   void cancel() override;
@@ -38,8 +38,8 @@ class MessageOperation : public PendingOperation {
   std::shared_ptr<ReceiveTask> in_;
   std::unique_ptr<CompressedSend> out_;
   MessageBufferRef sent_;
-  Word request_ = 0;  // of what MPI sends
-  bool longer_ = false;  // since compressed it would be longer
+  Word request_ = 0;  // of a send that MPI carries out
+  bool longer_ = false;  // MPI sends the message because its frame would be longer
   alignas(8) char status_[most_nbytes_of_status] = {};
   std::shared_ptr<engine::Task> plain_;
   double began_ = 0;

@@ -1,10 +1,9 @@
-// The table of messages: a row has the number of arguments, the name, the operation under which it is counted,
-// and a letter for each argument.
+// The table of functions for messages. A row has the number of arguments, the name, the operation under which
+// calls are counted, and a letter for each argument.
 #pragma once
 
-// The letters: the buffer, number, type, destination and tag of a send (bntdg), of a receive with its source
-// (BNTSG), a communicator, and where a request, status, flag or message goes (qsfm). Of a probe the first row
-// is the blocking form.
+// The letters: buffer, count, type, destination and tag of a send (bntdg); buffer, count, type, source and
+// tag of a receive (BNTSG); a communicator (c); where the request, status, flag or message goes (qsfm).
 // clang-format off
 #define MESSAGES(ROW, MATCHED, PROBE)                         \
   ROW(6, Send, Send, "bntdgc")                                \

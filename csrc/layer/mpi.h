@@ -6,15 +6,14 @@
 namespace compcoll {
 namespace layer {
 
-// An argument as it lies in a register or a stack slot: a handle of either width, an address or a number. The
-// calling conventions of x86-64 and AArch64 pass all of them alike; of numbers and handles of 4 bytes the
-// upper half is undefined.
+// An argument in a register or a stack slot: a handle of either width, an address or a number. The calling
+// conventions of x86-64 and AArch64 pass all of them alike. The upper half of a 4-byte number or handle is
+// undefined.
 using Word = uint64_t;
 
 enum class Abi { none, mpich, open_mpi, standard };
 
-// How datatypes are made, as far as the layer flattens them; NAMED stands for all that MPI has from the
-// beginning.
+// Combiners of the datatypes that the layer flattens. NAMED stands for all predefined datatypes.
 enum Combiner {
   NAMED,
   DUP,
@@ -53,7 +52,7 @@ struct Library : Constants {
   Word mask;            // the bits of a handle
   Word in_place;        // MPI_IN_PLACE in C
   Word ignored_status;  // MPI_STATUS_IGNORE, and MPI_STATUSES_IGNORE
-  int most_threads;     // MPI_THREAD_MULTIPLE, before there are `Constants`
+  int most_threads;     // MPI_THREAD_MULTIPLE, until `configure` is called
 
   Word handle_of(Word word) const { return word & mask; }
   uint32_t handle_nbytes() const { return abi == Abi::mpich ? 4 : 8; }
@@ -66,20 +65,20 @@ struct Library : Constants {
   }
 };
 
-// Of what is used within the shared object alone, in the way of each call.
+// Symbols and functions on the path of each call, used only within the shared object.
 #define COMPCOLL_INTERNAL __attribute__((visibility("hidden")))
 #define COMPCOLL_INLINE __attribute__((always_inline)) inline
 
 extern COMPCOLL_INTERNAL Library found_library;
 COMPCOLL_INTERNAL const Library& find_library();
 
-// The library that the process has loaded; `abi` is none before there is one.
+// The MPI library that the process has loaded; `abi` is none until there is one.
 inline const Library& library() {
   return __atomic_load_n(&found_library.abi, __ATOMIC_ACQUIRE) == Abi::none ? find_library() : found_library;
 }
 
-// A status of MPI's: who has sent a message, its bytes, and a copy of it but for its error, which calls that
-// wait for one request leave alone.
+// Fields of an MPI status. `copy_status` copies all but the error, which calls that wait for one request
+// leave alone.
 int source_of(const void* status);
 int tag_of(const void* status);
 int64_t nbytes_of_message(const void* status);
@@ -87,17 +86,17 @@ void set_nbytes_of_message(void* status, int64_t nbytes);
 void copy_status(const void* from, void* to);
 constexpr size_t most_nbytes_of_status = 64;
 
-// Has functions looked up in the library of an object that calls it, such as mpi4py's extension module; false
-// where that has none.
+// Uses the MPI library of an object that calls it, such as mpi4py's extension module; false if the object has
+// none.
 bool use_library_of(void* object);
 
-// Takes over what mpi4py knows; until then there is nothing for the layer to do.
+// Sets what mpi4py knows of the library. The layer serves no calls before.
 void configure(const Constants& constants);
 
-// A function of the library itself, such as "PMPI_Comm_size"; null where it has none.
+// A function of the library itself, such as "PMPI_Comm_size"; null if it has none.
 void* library_symbol(const char* name);
 
-// Gives up the lock of Python's interpreter, where this thread has it: what it waits for may need it.
+// Releases Python's GIL if this thread holds it: another thread that it waits for may need it.
 class ReleaseGil {
  public:
   ReleaseGil() {
@@ -109,8 +108,8 @@ class ReleaseGil {
   bool had_lock() const { return state_ != nullptr; }
   ReleaseGil(const ReleaseGil&) = delete;
 
-  // Of a process that has an interpreter: gives the lock up, or null where this thread has none; and takes it
-  // back.
+  // Set in a process that has an interpreter. `save` releases the GIL, or returns null if this thread does
+  // not hold it; `restore` takes it back.
   static void* (*save)();
   static void (*restore)(void*);
 
@@ -118,8 +117,8 @@ class ReleaseGil {
   void* state_ = nullptr;
 };
 
-// The function that a call reaches behind the layer: what a slot held that was rewritten, that of another
-// tool that was preloaded, or MPI's.
+// The function that the layer calls next: the former target of a rewritten slot, the function of another
+// preloaded tool, or MPI's.
 class NextFunction {
  public:
   constexpr explicit NextFunction(const char* name) : name_(name) {}
@@ -133,11 +132,13 @@ class NextFunction {
     ReleaseGil released_gil;
     return function(words...);
   }
-  // The same with so many words.
+  // Like `operator()`, with `n` arguments from an array.
   int call(const Word* words, int n);
-  // Whether programs' own objects call what is here: Python's extension modules among them, with its lock.
+  // True if the layer is preloaded: then all objects call it, also extension modules of Python, which hold
+  // the GIL.
   static bool preloaded;
-  // Of an object that was preloaded: what comes behind it by a name, and whether a function is its own.
+  // Set by the preloaded object: `behind` finds the next definition of a name, and `is_preloads` is true for
+  // its own functions.
   static void* (*behind)(const char* name);
   static bool (*is_preloads)(const void* function);
 
@@ -154,7 +155,7 @@ class MpiFunction {
  public:
   constexpr explicit MpiFunction(const char* name) : name_(name) {}
   bool exists() { return found_ || (found_ = library_symbol(name_)); }
-  // The same where `n` needs more than 32 bits, if the library has one for that.
+  // Returns `large` if `n` needs more than 32 bits and the library has that function.
   MpiFunction& of(int64_t n, MpiFunction& large) { return n > INT32_MAX && large.exists() ? large : *this; }
   template <class Result = int, class... Words>
   Result call(Words... words) {
@@ -167,7 +168,7 @@ class MpiFunction {
   void* found_ = nullptr;
 };
 
-// MPI's callback of an attribute that duplicates of an object do not get.
+// Copy callback of an attribute that duplicates of an object do not inherit.
 int copy_no_attribute(Word handle, int keyval, void* state, void* value, void* copy, int* flag);
 
 }  // namespace layer

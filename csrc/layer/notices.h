@@ -1,4 +1,4 @@
-// Notices of compressed messages, by which probes know their sizes, and tags of their chunks.
+// Notices, which tell probes the sizes of compressed messages, and the tags of their chunks.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace compcoll {
 namespace layer {
 
-// Notices of compressed messages of a communicator, and tags of their chunks.
+// Notices of a communicator's compressed messages, and the tags of their chunks.
 class Notices {
  public:
   Notices(std::shared_ptr<PrivateComm> frames, int tag, int first, int n)
@@ -29,38 +29,38 @@ class Notices {
     int64_t length;  // of the first message
     int32_t tag;
   };
-  // The first of so many tags of no other message on its way from here, at most as many as there are.
+  // Reserves `n` consecutive tags, or all if there are fewer, that no other message in flight from this rank
+  // uses.
   engine::Tags reserve(uint64_t n);
   uint32_t next_serial() { return serial_++; }
-  // Says that a message is about to be sent.
+  // Sends the notice of a message before the message itself.
   void announce(int dest, const Notice& notice);
-  std::mutex sending;  // held from the number of a message until it has left
-  // A message was received, of which the first one had this length.
+  std::mutex sending;  // held from a message's serial number until its first message is sent
+  // Drops the notice of a message that was received; `length` is that of its first message.
   void drop(int source, int tag, int64_t length, uint32_t serial);
-  // True if a notice has come of a message that was not received; source and tag may be MPI's for any.
+  // True if a notice has arrived whose message was not received; `source` and `tag` may be MPI's wildcards.
   bool expects(int source, int tag);
 
-  // Bytes of a message that a probe has found and that looks compressed; negative where they are not known
-  // yet.
+  // Bytes of a probed message that looks compressed; negative if they are not known yet.
   int64_t nbytes_of(int source, int tag, int64_t length);
-  // A receive of so many bytes waits for messages of any source and tag that match, until it is `over`.
+  // Registers a posted receive of `nbytes`, until `is_over`; `source` and `tag` may be MPI's wildcards.
   void await(const void* receive, int source, int tag, uint64_t nbytes);
   void is_over(const void* receive);
-  // MPI may answer the announcement of a large message behind the bytes that it has queued for the same rank,
-  // so the chunks of both directions are to be announced before either side answers. A message's chunks
-  // therefore wait for a message of their receiver, for a short time, if a receive that names this rank is
-  // posted before the chunks are.
+  // MPI may answer the announcement of a large message after the bytes that it has queued for the same rank,
+  // so the chunks of both directions should be announced before either side answers. A message's chunks
+  // therefore wait for a short time for a message from their receiver, if this rank posts a receive that
+  // names that rank before it posts the chunks.
   void hold(int dest, uint64_t nbytes, const std::shared_ptr<engine::Run>& chunks);
-  // Announces the chunks that wait for a message of this rank.
+  // Announces the chunks that wait for a message from `source`.
   void announce_held(int source);
 
-  // Whether no message is under way, and all notices sent, and of what was received, have arrived.
+  // True if no message is pending, and the notices of all sent and received messages have arrived.
   bool is_drained();
   // True if the notices of all received messages have arrived; each one is sent before its message.
   bool up_to_date();
 
  private:
-  // `answers`: bytes of a receive that no message has waited for yet.
+  // A posted receive; `answers` is its size, or 0 once a message waits for it.
   struct Awaited {
     int source, tag;
     uint64_t answers;
@@ -88,13 +88,13 @@ class Notices {
   std::map<std::pair<int, uint32_t>, bool> late_;  // messages received before their notices
   std::map<const void*, Awaited> awaiting_;
   std::vector<Held> held_;
-  // Messages without a notice, by source, tag and length: when one was found first, and last.
+  // Probed messages without a notice, by source, tag and length: times of the first and last probe.
   std::map<std::tuple<int, int, int64_t>, std::pair<double, double>> unannounced_;
 };
 
-// MPI has ended a receive of its own with this error, and this status, null if the program ignores it. If it
-// has truncated a compressed message, nobody receives the other chunks, and the communicator fails: a wait
-// does not know it, and fails each one that may be meant.
+// Handles an error of a receive that MPI has carried out; `status` is null if the program ignores it. If MPI
+// has truncated a compressed message, nobody receives its other chunks, so the communicator fails. A wait
+// does not know the communicator: all that may be the one fail.
 void fail_if_truncated(int error, const void* status, Comm* comm = nullptr);
 
 }  // namespace layer

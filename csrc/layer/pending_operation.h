@@ -1,4 +1,4 @@
-// Operations under way: calls and messages that a program waits for, at once or by a request of MPI's.
+// Pending operations: collectives and messages that a program waits for, at once or by an MPI request.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -36,33 +36,33 @@ class PendingOperation : public engine::PendingTask, public std::enable_shared_f
       throw;
     }
   }
-  // Waits for the end of an operation that was submitted, for so many seconds at most.
+  // Waits at most `seconds` for the end of a submitted operation.
   void join(double seconds = 1e18);
   std::atomic<bool> released{false};  // the program has freed its request
   // Concludes an operation that has ended, once; MPI's code.
   int conclude_once();
-  // The outcome of an operation that is settled.
+  // The outcome of a concluded operation.
   std::shared_ptr<const Outcome> outcome() const { return outcome_; }
 
-  // Fills a status of its request, when it has ended.
+  // Fills the status of the operation's request after the end.
   virtual void fill_status(void* status) const;
   virtual void cancel() {}
 
  protected:
   using Tasks = std::vector<std::shared_ptr<engine::Task>>;
   virtual Tasks tasks() = 0;
-  // The tasks of an operation that is submitted, as one.
+  // The tasks of a submitted operation, as one task.
   virtual std::shared_ptr<engine::Task> make_task();
-  // Called when all tasks are done, by the thread that has ended them.
+  // Called when all tasks are done, by the thread that completed them.
   virtual void finish() {}
   // Makes the outcome of an operation whose tasks are done; MPI's code.
   virtual int conclude() = 0;
   // The code of an error that leaves no outcome, or 0.
   virtual int problem() { return 0; }
-  // The code of the error that an operation has ended with before its time, or 0. It leaves the caller's
-  // memory alone from now on.
+  // The code of the error that has ended the operation early, or 0. The operation does not access the
+  // caller's memory any more.
   virtual int failure() { return 0; }
-  // Keeps an operation for good that has not ended as it should: MPI may still write to its memory.
+  // Keeps an operation that did not end properly for good: MPI may still write to its memory.
   virtual void abandon();
 
   std::shared_ptr<const Outcome> outcome_;
@@ -74,8 +74,8 @@ class PendingOperation : public engine::PendingTask, public std::enable_shared_f
   void lose() noexcept;
   int outcome_of_end();
 
-  std::shared_ptr<PendingOperation> abandoned_;  // itself, for good
-  Word handle_ = 0;  // of its request
+  std::shared_ptr<PendingOperation> abandoned_;  // the object itself, kept for good
+  Word handle_ = 0;  // of the request
   std::mutex concluding_;
   bool concluded_ = false;
   int code_ = 0, finish_code_ = 0;

@@ -5,8 +5,8 @@
 namespace compcoll {
 namespace layer {
 
-// Prepares one, of which the engine has what its plan says, and MPI the rest, or all where there is none; MPI's
-// code. `poisoned`: a code that the other ranks get in place of this rank's values.
+// Prepares a persistent call: the plan's part for the engine and the rest for MPI, or all for MPI if there is
+// no plan; MPI's code. `poisoned`: an error code that the other ranks get in place of this rank's values.
 int init_collective(CollectiveCall& call, const PlanRef& plan, int poisoned);
 
 }  // namespace layer

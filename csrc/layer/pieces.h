@@ -1,4 +1,4 @@
-// Pieces of memory, of which the layouts of derived datatypes are put together.
+// Pieces of memory, which make up the layouts of derived datatypes.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,7 +8,7 @@
 namespace compcoll {
 namespace layer {
 
-// A layout, and where its first byte lies, from the start of what it is a part of.
+// A layout, and the offset of its first byte in the whole.
 struct Piece {
   int64_t offset = 0;
   engine::LayoutRef layout;
@@ -17,13 +17,13 @@ struct Piece {
   bool is_run() const { return layout->kind == engine::Layout::RUN; }
 };
 
-// So many bytes side by side.
+// Contiguous bytes.
 Piece contiguous(uint64_t nbytes);
-// A piece so many times, `stride` bytes apart.
+// `count` repetitions of a piece, `stride` bytes apart.
 Piece repeated(int64_t count, int64_t stride, const Piece& piece);
-// Bytes side by side at each offset; what touches is one.
+// A run of bytes at each offset; adjacent runs are merged.
 Piece joined_runs(const std::vector<int64_t>& offsets, const std::vector<uint64_t>& nbytes);
-// Pieces one behind the other in packed order, each at an offset of its own.
+// Pieces in packed order, each at its own offset.
 Piece joined(const std::vector<int64_t>& offsets, const std::vector<Piece>& pieces);
 
 }  // namespace layer

@@ -1,7 +1,7 @@
-// Plans: what is decided, once, on all calls of a communicator with the same arguments.
+// Plans: the decision on all calls of a communicator with the same arguments, taken once.
 //
-// A call's plan is looked up by what this rank's arguments say. After a miss Python decides, and says which
-// schedules the engine runs, on which blocks of the caller's memory, and what MPI has to do beside them.
+// A call's plan is looked up by this rank's arguments. After a miss, Python decides which schedules the
+// engine runs on which blocks of the caller's memory, and which part of the call is left to MPI.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -24,79 +24,79 @@ struct PlannedSchedule {
   engine::Coding coding, inside;
   std::shared_ptr<const engine::Neighbours> neighbours;
   std::shared_ptr<const Decision> decision;
-  bool differs = false;  // whether its codec sends what changed since the last start
-  bool direct = false;  // whether MPI takes frames on GPUs
+  bool differs = false;  // true if the codec sends what changed since the last start
+  bool direct = false;  // true if MPI takes frames on GPUs
   std::vector<BlockMemory> blocks;
-  PythonRef python_ref;  // Python's side of it
+  PythonRef python_ref;  // Python's side of the schedule
 };
 
 // Executor of a call.
 enum class Execution {
   mpi,
-  refused,  // nobody, as MPI would, which `strict` makes an error
+  refused,  // nobody: the call would be left to MPI, which is an error under `strict`
   engine,
-  both,  // the engine some messages, as their pairs of ranks decide, and MPI the others
+  both,  // the engine carries some messages, as their pairs of ranks decide, and MPI the others
 };
 
 struct CallPlan {
   Execution execution = Execution::mpi;
-  std::shared_ptr<const Decision> declined;  // why MPI carries the call out; null of small calls
-  std::shared_ptr<TrialWindow> trial;  // null where the decision is for good
+  std::shared_ptr<const Decision> declined;  // why MPI carries out the call; null for small calls
+  std::shared_ptr<TrialWindow> trial;  // null if the decision is final
   std::vector<PlannedSchedule> schedules;
-  std::vector<uint8_t> sent, received;  // of `both`: whether the engine has the message with each rank
-  std::shared_ptr<const MessageChunks> chunks;  // of a message in place of all that
+  std::vector<uint8_t> sent, received;  // for `both`: true for ranks whose messages the engine carries
+  std::shared_ptr<const MessageChunks> chunks;  // of a point-to-point message, which has no schedules
 };
 using PlanRef = std::shared_ptr<const CallPlan>;
 
-// The plan of a call; null where there is an error, with MPI's code. Blocks on GPUs that kernels do not reach
-// are copied to the host first.
+// The plan of a call; null after an error, with MPI's code. Blocks on GPUs that kernels cannot access are
+// copied to the host first.
 PlanRef plan_of(CollectiveCall& call, int* error);
 
-// The plan by which the engine carries a call that is not compressed, of memory on GPUs alone; null where MPI
-// carries it out, or there is an error, with MPI's code. Ranks that do not know of each other's memory agree on
-// it first: all of them ask, as their plans leave the call to MPI.
+// The plan by which the engine carries an uncompressed call whose memory is all on GPUs; null if MPI carries
+// it out, or after an error, with MPI's code. Ranks that do not know of each other's memory agree on it
+// first, which is collective: all ranks get here, as all their plans leave the call to MPI.
 PlanRef uncompressed_plan_of(CollectiveCall& call, int* error);
 
-// True if all ranks take tags for a call of pairs, whatever becomes of it on this one.
+// True if all ranks reserve tags for a call that pairs of ranks decide, even if this rank leaves it to MPI.
 bool takes_tags(const CollectiveCall& call);
 
-// Has the communicator's error handler deal with a code, if it is one.
+// Passes an error code to the communicator's error handler.
 inline int failed(const CollectiveCall& call, int code) { return code ? raise(call.comm.handle, code) : 0; }
 
-// The number of the communicator's policy that calls of this thread come under.
+// Sets the number of the communicator's policy that applies to calls of this thread.
 void set_phase(int phase);
 
-// Description of a call or message that was not seen before, for Python, and Python's decision.
+// Describes a new call or message to Python, and receives Python's decision.
 struct Description {
   // A block that is sent or received, in the order of the schedule's buffers.
   struct Message {
     uint64_t n;  // real numbers, or integers
-    uint32_t element;  // 0 where there are several basic types, or none that frames hold
-    std::vector<uint64_t> shape;  // in elements; empty where there is none
-    uint64_t data;  // an address; 0 where they do not lie side by side
-    int gpu;  // that it lies on
+    uint32_t element;  // 0 if there are several basic types, or one that frames cannot hold
+    std::vector<uint64_t> shape;  // in elements; empty if there is none
+    uint64_t data;  // address; 0 if the elements are not contiguous
+    int gpu;  // that holds the elements
   };
   Description(const CollectiveCall& call, std::string comm_name);
-  explicit Description(const CollectiveCall& call);  // of an uncompressed one, whose elements are bytes
+  explicit Description(const CollectiveCall& call);  // of an uncompressed call, whose elements are bytes
   Description(Comm& comm, Name name, int dest, Message message, std::string comm_name);
 
-  const CollectiveCall* const call;  // null of a message
+  const CollectiveCall* const call;  // null for a message
   Comm& comm;
   const Name name;
   const Form form;
-  const int root;  // or the rank that a message goes to
+  const int root;  // or the destination of a message
   const uint64_t nbytes;  // of the largest message
   const double began = engine::now();
-  const uint32_t element;  // of all blocks, in a call that all ranks decide; else 0
-  const bool is_uncompressed = false;  // whether all that is to be decided is how bytes travel
-  const std::string comm_name;  // where the policy looks at it
-  const int phase;  // which of the communicator's policies is in force
+  const uint32_t element;  // of all blocks; 0 in calls that pairs of ranks decide
+  const bool is_uncompressed = false;  // true if the only decision is how bytes travel
+  const std::string comm_name;  // empty if the policy does not look at it
+  const int phase;  // number of the communicator's policy in force
   std::vector<Message> send, recv;
   std::vector<Block> sent, received;
 
   const std::shared_ptr<CallPlan> plan = std::make_shared<CallPlan>();
-  bool idle = false;  // whether no call of the communicator is ever compressed
-  int code = 0;  // MPI's, of an error that all ranks get
+  bool idle = false;  // true if no call of the communicator is ever compressed
+  int code = 0;  // MPI's, for an error that all ranks get
 
   // Leaves the call to MPI.
   void decline(std::shared_ptr<const Decision> why, bool strict_refuses);
