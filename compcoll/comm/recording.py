@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from compcoll.comm.marked import Marked, class_name
 from compcoll.core import environment
@@ -11,14 +12,17 @@ from compcoll.engine import _engine
 from compcoll.engine.start import job_settings
 from compcoll.policy.policy import below_min_nbytes
 from compcoll.policy.table import store
-from compcoll.tracing import recording
-from compcoll.tracing.records import CommFacts
+
+if TYPE_CHECKING:
+    from compcoll.tracing.records import CommFacts
 
 __all__ = ["record", "start"]
 
 
 def start(summary: bool = False, trace: str | Path | None = None) -> None:
     """Record the calls of this process; see `compcoll.tracing.recording.start`."""
+    from compcoll.tracing import recording  # which most programs do not need
+
     recording.start(_facts_of, store().measured, summary, trace)
 
 
@@ -39,6 +43,8 @@ def record() -> None:
 @lru_cache(1024)
 def _facts_of(number: int, name: str, size: int) -> CommFacts:
     """The facts of a marked communicator with this name; of one that was freed those that are known."""
+    from compcoll.tracing.records import CommFacts
+
     try:
         marked = Marked.of(number)
         _engine.place_of(number)  # MPI ends all ranks where it is asked about a communicator that is freed
