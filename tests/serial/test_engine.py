@@ -62,13 +62,13 @@ class Own(Codec):
 
 @pytest.fixture
 def own(monkeypatch):
-    from compcoll.codecs import registry
+    from compcoll.codecs import registry, specs
 
     monkeypatch.setitem(registry._known, "own", Own)
-    registry.codec.cache_clear()
+    specs.codec.cache_clear()
     registry.of_frame.cache_clear()
     yield codec("own")
-    registry.codec.cache_clear()
+    specs.codec.cache_clear()
     registry.of_frame.cache_clear()
 
 
