@@ -138,7 +138,7 @@ class Checkpointer:
         with self._together("encode"):
             if step != first or not 0 <= step < 10**12:
                 raise ValueError(
-                    f"step = {step}, and rank 0 has {first}: it has to be the same, 0 to 10**12 - 1"
+                    f"step = {step}, but rank 0 has {first}: give all ranks one step from 0 to 10**12 - 1"
                 )
             name = sets.set_name(step, now)
             self._refuse_others()

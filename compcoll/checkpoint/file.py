@@ -72,7 +72,7 @@ class Part:
         own = np.shape(self.array)
         if not lies_within(self.offset, own, self.shape):
             raise ValueError(
-                f"a part of shape {own} at {self.offset} does not lie in an array of {self.shape}"
+                f"a part of shape {own} at {self.offset} is not within an array of shape {self.shape}"
             )
 
 
@@ -163,7 +163,7 @@ def verify(data: np.ndarray) -> dict[str, Any]:
     begin = _PREFIX.size + prefix.header_nbytes
     if data.size != begin + prefix.frames_nbytes:
         raise FrameError(
-            f"a file of {data.size} bytes has not the {begin + prefix.frames_nbytes} that it says"
+            f"the file has {data.size} bytes, but its header says {begin + prefix.frames_nbytes}"
         )
     if _cpu.checksum(data[begin:]) != prefix.frames_checksum:
         raise FrameError("the checksum of a file's frames does not match: they are damaged")
@@ -172,7 +172,7 @@ def verify(data: np.ndarray) -> dict[str, Any]:
 
 def _read_prefix(data: np.ndarray) -> _Prefix:
     if data.size < _PREFIX.size:
-        raise FrameError(f"{data.size} bytes are no checkpoint")
+        raise FrameError(f"{data.size} bytes are less than a checkpoint's {_PREFIX.size} first bytes")
     magic, version, *fields, own = _PREFIX.unpack_from(data.data)
     if (magic, version) != (MAGIC, VERSION):
         raise FrameError(
@@ -219,9 +219,7 @@ def _described(name: str, value: Any, dtype: np.dtype) -> Any:
     if described is None or dtype.hasobject or dtype_of(json.loads(json.dumps(described))) != dtype:
         raise TypeError(f"{name!r}: checkpoints cannot hold arrays of dtype {dtype}")
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(
-            f"{name!r} is a masked array, of which a checkpoint holds data or mask, each by itself"
-        )
+        raise TypeError(f"{name!r} is a masked array: save its data and its mask as two arrays")
     return described
 
 

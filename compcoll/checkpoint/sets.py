@@ -230,8 +230,8 @@ def boxes(headers: Headers, parts: Mapping[str, Box] | None, rank: int, size: in
         whole = wholes[name]
         if whole is None:
             raise ValueError(
-                f"{name!r} was saved by {len(headers)} ranks, each its own, "
-                "and not as a compcoll.checkpoint.Part"
+                f"{name!r} was saved by {len(headers)} ranks as separate arrays: load it on as many, "
+                "or save it as a compcoll.checkpoint.Part"
             )
         if parts is None:
             begin, end = rank * whole[0] // size, (rank + 1) * whole[0] // size
@@ -239,7 +239,7 @@ def boxes(headers: Headers, parts: Mapping[str, Box] | None, rank: int, size: in
         else:
             offset, shape = parts[name]
         if not file.lies_within(offset, shape, whole):
-            raise ValueError(f"{shape} at {offset} does not lie in {name!r}, of shape {tuple(whole)}")
+            raise ValueError(f"{shape} at {offset} is not within {name!r} of shape {tuple(whole)}")
         result[name] = offset, shape
     return result
 

@@ -92,6 +92,6 @@ def same_ranks(ranks: int) -> None:
 
     def compare() -> None:
         if world.rank == 0 and ranks != world.size:
-            raise click.UsageError(f"-n {ranks}, where a launcher has started {world.size} ranks already")
+            raise click.UsageError(f"-n {ranks}, but a launcher has started {world.size} ranks: leave -n out")
 
     on_all(world, compare)

@@ -47,7 +47,7 @@ def command(folder: Path, out: Path | None) -> None:
     for note in program.notes:
         click.echo(f"# {note}")
     if not any(rank.calls for rank in program.ranks):
-        raise click.ClickException(f"{folder} has a trace in which no call is")
+        raise click.ClickException(f"the trace in {folder} has no calls")
     shown = tables_of(program)
     _print_reasons(reasons_of(program))
     _print(shown)

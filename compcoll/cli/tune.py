@@ -106,7 +106,7 @@ def _tune(spec: str, seconds: float, like: Path | None, data: Path | None, dtype
 
 
 def _refuse(why: str) -> None:
-    raise click.ClickException(f"there is nothing to try: {why}; --codec names one to try all the same")
+    raise click.ClickException(f"there is nothing to try: {why}; name a codec by --codec to try it anyway")
 
 
 def _read(like: Path | None, data: Path | None, dtype: np.dtype, spec: str) -> tuple[np.ndarray, list]:
@@ -115,7 +115,7 @@ def _read(like: Path | None, data: Path | None, dtype: np.dtype, spec: str) -> t
 
     place = folder()
     if place is None:
-        raise click.ClickException("there is no place for rows: set HOME, or COMPCOLL_TABLE to a folder")
+        raise click.ClickException("the table has no folder: set HOME, or set COMPCOLL_TABLE to a folder")
     check_folder(place, "the table of trials", "COMPCOLL_TABLE names another folder")
     try:
         return _values(data, dtype)[:MOST], _kinds(like, spec)

@@ -129,7 +129,7 @@ def _load(point: EntryPoint) -> Any:
     name = getattr(cls, "name", None)
     if name != point.name:
         raise ValueError(
-            f"entry point {point.name!r} of {package_of(point)} leads to a codec with the name {name!r}: "
+            f"entry point {point.name!r} of {package_of(point)} has a codec with the name {name!r}: "
             "both have to be equal"
         )
     return register(cls)

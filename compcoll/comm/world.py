@@ -49,7 +49,7 @@ def mark_world(
     def made() -> Policy:
         size = PREDEFINED["COMM_WORLD"].size
         if ranks not in (None, size):
-            raise ValueError(f"-n {ranks}, where a launcher has started {plural(size, 'rank')} already")
+            raise ValueError(f"-n {ranks}, but a launcher has started {plural(size, 'rank')}: leave -n out")
         names = ("codec", "when", "min_nbytes", "policy")
         policy = make_policy(None, *(settings.get(name) for name in names))
         start(environment.summary() if summary is None else summary, trace)

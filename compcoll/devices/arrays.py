@@ -39,7 +39,7 @@ def host_view(array) -> np.ndarray:
     if is_torch(array) and array.device.type == "cpu":
         return _torch_view(array)
     if is_cuda(array):
-        raise TypeError(f"{type(array).__name__} lies on a GPU, and host memory is needed here")
+        raise TypeError(f"{type(array).__name__} is in GPU memory, but host memory is needed here")
     if not _has_buffer(array):
         if _is_of_host(array):
             return np.from_dlpack(array)

@@ -53,7 +53,7 @@ class DeviceArray:
         dtype = np.dtype(dtype)
         size, rest = divmod(self.nbytes, dtype.itemsize)
         if rest:
-            raise ValueError(f"{self.nbytes} bytes are no whole number of {dtype}")
+            raise ValueError(f"{self.nbytes} bytes are not a whole number of {dtype}")
         return DeviceArray(self.gpu, self.address, dtype, size, self.owner)
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:

@@ -112,7 +112,7 @@ class Rule:
         if self.below is not None and self.below <= self.at_least:
             raise ValueError(f"below = {self.below} leaves nothing above at_least = {self.at_least}")
         if self.op == ("Recv",):
-            raise ValueError("op 'Recv' takes what arrives: what Send has decided")
+            raise ValueError("op 'Recv' cannot have a rule, because the sender decides: give one for 'Send'")
         for op in self.op:
             if self.algorithm is not None and self.algorithm not in ALGORITHMS[op]:
                 raise ValueError(

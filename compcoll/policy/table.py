@@ -175,13 +175,13 @@ def read_file(path: Path) -> tuple[About, list[Row]]:
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())
         if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ValueError("others than its owner may have written it")
+            raise ValueError("users other than its owner may have written it")
         if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_NBYTES:
             raise ValueError(f"not a file of at most {MOST_NBYTES} bytes")
         document = json.loads(file.read())
     about = About(**document["about"])
     if about.name != path.name:
-        raise ValueError("its name is not that of what it is about")
+        raise ValueError(f"its name does not match its contents, whose name is {about.name}")
     return about, [Row.of(values) for values in document["rows"]]
 
 

@@ -15,9 +15,10 @@ bool start_thread(ThreadMain main, std::function<void()> loop, std::thread* thre
   } catch (const std::exception& problem) {
     static std::atomic<bool> said{false};
     if (!said.exchange(true))
-      fprintf(stderr,
-              "compcoll: a thread cannot be started (%s); the process goes on with those that it has\n",
-              problem.what());
+      fprintf(
+          stderr,
+          "compcoll: a thread cannot be started (%s); the process continues with the threads that it has\n",
+          problem.what());
     return false;
   }
 }

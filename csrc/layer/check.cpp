@@ -238,7 +238,7 @@ int check(const CollectiveCall& call, std::shared_ptr<Check>* made) {
   }
   if (op.root >= 0) text += " from root " + std::to_string(call.root());
   if (op.reduction >= 0) {
-    std::string name = "an operation of its own";
+    std::string name = "a user-defined operation";
     for (const auto& [handle, known] : operation_names)
       if (handle == library().handle_of(call.words[op.reduction])) name = known;
     text += " with " + name;

@@ -84,7 +84,7 @@ std::shared_ptr<engine::Task> CollectiveOperation::make_task() {
 int CollectiveOperation::problem() {
   if (!check || !check->differs()) return 0;
   abandon();
-  comm->fail(std::string("calls of the ranks beside ") + operations[name].name + " did not go together");
+  comm->fail(std::string("the ranks made different calls beside ") + operations[name].name);
   return check->result();
 }
 

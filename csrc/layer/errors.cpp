@@ -22,8 +22,8 @@ constexpr size_t most_codes = 64, most_characters = 255;
 constexpr const char* names[] = {
     "compcoll: a call could not be carried out as its policy says",
     "compcoll: bytes that are not a sound frame",
-    "compcoll: calls of the ranks do not go together",
-    "compcoll: ranks have not come in time",
+    "compcoll: the ranks' calls do not match",
+    "compcoll: ranks did not call in time",
     "compcoll: the communicator is in an error state",
     "compcoll: ranks disagree on how calls are compressed",
     "compcoll: a codec has failed",

@@ -36,7 +36,7 @@ const char* common_reason(const CollectiveCall& call, bool* strict_refuses) {
   if (call.form == blocking) return nullptr;
   *strict_refuses = false;
   if (!call.comm.settings.threads) return "MPI.THREAD_MULTIPLE, or a thread, is missing on some ranks";
-  if (call.comm.settings.names) return "rules that look at a communicator's name apply to blocking calls";
+  if (call.comm.settings.names) return "rules by a communicator's name apply to blocking calls only";
   *strict_refuses = true;
   // A rank whose counts are all zero takes no part in Open MPI's own call, after which later ones meet those
   // of before.
@@ -164,7 +164,7 @@ PlanRef plan_of(CollectiveCall& call, int* error) {
   if (const char* reason = common_reason(call, &strict_refuses))
     return left_to_mpi(call, reason, strict_refuses);
   if (op.root >= 0 && (call.root() < 0 || call.root() >= comm.size))
-    return left_to_mpi(call, "its root is none of the ranks", false);
+    return left_to_mpi(call, "its root is not a rank of the communicator", false);
   std::string name;
   if (comm.settings.names && (*error = agree_on_name(comm, &name))) return nullptr;
   if (!is_large || !call.valid || (!op.pairs && !call.decisive())) return small;

@@ -128,10 +128,9 @@ int begin_and_end(CollectiveCall& call, int poisoned, const std::shared_ptr<Coll
 int execute_by_engine(CollectiveCall& call, const PlanRef& plan, DecisionRef uncompressed = nullptr) {
   int poisoned = 0;
   if (root_is_read_only && plan->schedules.back().decision->writes_back) {
-    poisoned = code_of(
-        library().err_buffer,
-        "the root's buffer is read-only, and the root too takes the values that a lossy codec leaves: "
-        "owner_exact=True lets it keep its own");
+    poisoned = code_of(library().err_buffer,
+                       "the root's buffer is read-only, but a lossy codec writes the decoded values to it: "
+                       "give writable memory, or owner_exact=True");
   }
   if (call.form == persistent) return failed(call, init_collective(call, plan, poisoned));
   auto operation =

@@ -266,7 +266,7 @@ def test_without_an_mpi_library(program, tmp_path):
 def test_other_ranks_than_those_of_the_launcher_are_an_error(program):
     result = started(2, *RUN[1:], "-n", 3, program("say('started')"))
     assert (result.returncode, result.stdout) == (1, "")
-    assert "-n 3, where a launcher has started 2 ranks" in result.stderr
+    assert "-n 3, but a launcher has started 2 ranks" in result.stderr
 
 
 #: A program of mpi4py.futures, whose tasks run this file's functions in other processes.

@@ -108,7 +108,7 @@ def test_others_files_are_not_read(folder):
     Store().add(ABOUT, ROW)
     path = folder / ABOUT.name
     path.chmod(0o666)
-    with pytest.raises(ValueError, match="others"):
+    with pytest.raises(ValueError, match="other than its owner"):
         read_file(path)
     path.chmod(0o600)
     path.write_text(" " * (table.MOST_NBYTES + 1))

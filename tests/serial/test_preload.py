@@ -298,7 +298,7 @@ DIFFERING = {
         "rank 1 has codec: 'lossless', and rank 0 has codec: 'mpc'"
         "|rank 0 has codec: 'mpc', and rank 1 has codec: 'lossless'",
     ),
-    "n": ("C", ["-n", 2], ["-n", 3], "-n 3, where a launcher has started 2 ranks already"),
+    "n": ("C", ["-n", 2], ["-n", 3], "-n 3, but a launcher has started 2 ranks: leave -n out"),
 }
 
 
