@@ -37,13 +37,13 @@ struct Result {
   uint32_t arrived, wanted, unused[2];
   uint8_t header[80];
 };
-struct Entry {
+struct JobEntry {
   Address src, dst;
   uint64_t n, nbytes, params[2];
   Address result, scratch;
   Result out;
 };
-static_assert(sizeof(Entry) == 224 && offsetof(Entry, out) == 64, "csrc/cuda/job.cuh");
+static_assert(sizeof(JobEntry) == 224 && offsetof(JobEntry, out) == 64, "csrc/cuda/job.cuh");
 
 constexpr uint64_t header_nbytes = 80, payload_at = 56, checksum_at = 72;  // compcoll/frame.py
 constexpr int streams = 4, most = 64, not_ready = 600;  // not_ready: the driver's error code
@@ -52,7 +52,7 @@ struct Side {
   void *stream[streams], *event[most];
   Address frames, entries;
   uint8_t* pinned;
-  Entry* entry;  // pinned, too
+  JobEntry* entry;  // pinned, too
   Result* result;
 };
 Side down, up;
@@ -84,9 +84,9 @@ void prepare(Side& side, size_t nbytes) {
   for (auto& stream : side.stream) CUDA(cuStreamCreate, &stream, 1u);
   for (auto& event : side.event) CUDA(cuEventCreate, &event, 2u);
   CUDA(cuMemAlloc_v2, &side.frames, nbytes);
-  CUDA(cuMemAlloc_v2, &side.entries, sizeof(Entry) * most);
+  CUDA(cuMemAlloc_v2, &side.entries, sizeof(JobEntry) * most);
   CUDA(cuMemHostAlloc, reinterpret_cast<void**>(&side.pinned), nbytes, 1u);
-  CUDA(cuMemHostAlloc, reinterpret_cast<void**>(&side.entry), sizeof(Entry) * most, 1u);
+  CUDA(cuMemHostAlloc, reinterpret_cast<void**>(&side.entry), sizeof(JobEntry) * most, 1u);
   CUDA(cuMemHostAlloc, reinterpret_cast<void**>(&side.result), sizeof(Result) * most, 1u);
 }
 
@@ -96,17 +96,17 @@ void copy(To to, From from, size_t nbytes, void* stream) {
 }
 
 void describe(const Exchange& x, Side& side, int k, Address src, Address dst, uint64_t nbytes) {
-  const Address result = side.entries + k * sizeof(Entry) + offsetof(Entry, out);
+  const Address result = side.entries + k * sizeof(JobEntry) + offsetof(JobEntry, out);
   side.entry[k] = {src, dst, x.n, nbytes, {x.params[0], x.params[1]}, result, 0, {}};
   side.entry[k].out.wanted = 1;
 }
 
 // Launches a kernel on its uploaded entry, and copies the result.
 void launch(const Exchange& x, void* kernel, Side& side, int k, void* stream) {
-  Address job = side.entries + k * sizeof(Entry);
+  Address job = side.entries + k * sizeof(JobEntry);
   void* arguments[] = {&job};
   CUDA(cuLaunchKernel, kernel, x.grid, 1u, 1u, x.threads, 1u, 1u, 0u, stream, &arguments[0], (void**)nullptr);
-  copy(&side.result[k], job + offsetof(Entry, out), sizeof(Result), stream);
+  copy(&side.result[k], job + offsetof(JobEntry, out), sizeof(Result), stream);
 }
 
 template <class Handle>
@@ -132,13 +132,13 @@ double exchange(const Mpi& mpi, const Exchange& x) {
       describe(x, down, k, mine + k * x.chunk, down.frames + k * room + 128, x.chunk);
       memcpy(down.entry[k].out.header, x.header, header_nbytes);
     }
-    if (!x.uploads) copy(down.entries, down.entry, K * sizeof(Entry), down.stream[0]);
+    if (!x.uploads) copy(down.entries, down.entry, K * sizeof(JobEntry), down.stream[0]);
     CUDA(cuEventRecord, ready, down.stream[0]);
     for (int s = 1; s < streams; s++) CUDA(cuStreamWaitEvent, down.stream[s], ready, 0u);
   }
   for (int k = 0; k < K && x.device; k++) {
     void* stream = down.stream[k % streams];
-    if (x.uploads) copy(down.entries + k * sizeof(Entry), &down.entry[k], sizeof(Entry), stream);
+    if (x.uploads) copy(down.entries + k * sizeof(JobEntry), &down.entry[k], sizeof(JobEntry), stream);
     if (x.kernels) launch(x, encoder, down, k, stream);
     copy(host(down, k), x.kernels ? down.frames + k * room + lead : mine + k * x.chunk, x.frame, stream);
     CUDA(cuEventRecord, down.event[k], stream);
@@ -162,7 +162,7 @@ double exchange(const Mpi& mpi, const Exchange& x) {
         uint64_t nbytes;
         memcpy(&nbytes, host(up, k) + payload_at, sizeof nbytes);
         describe(x, up, k, up.frames + k * room + 128, theirs + k * x.chunk, nbytes);
-        copy(up.entries + k * sizeof(Entry), &up.entry[k], sizeof(Entry), stream);
+        copy(up.entries + k * sizeof(JobEntry), &up.entry[k], sizeof(JobEntry), stream);
         launch(x, decoder, up, k, stream);
       }
       CUDA(cuEventRecord, up.event[k], stream);

@@ -22,7 +22,7 @@ from .osu.output import as_json, environment
 from .report.figures import scaling
 from .simulation.fabrics import FABRICS, NODE
 from .simulation.plain import plain_seconds
-from .simulation.predict import Call
+from .simulation.predict import Collective
 from .simulation.virtual import Profile
 from .simulation.ways import Way, quick_look
 
@@ -107,7 +107,7 @@ def main(
     cases = []
     for network, op, size in product(networks, operations, ranks):
         part = {"Bcast": buffer, "Allreduce": max(buffer // size, 1)}.get(op, nbytes)
-        call = Call(op, part, size, ranks_per_node if size > ranks_per_node else 1)
+        call = Collective(op, part, size, ranks_per_node if size > ranks_per_node else 1)
         cases.append((network, call, profile.with_(network=FABRICS[network])))
     rows = _simulate(cases)
     about = {
@@ -130,7 +130,7 @@ def main(
         scaling([{**about, "rows": rows}], Path(plot_path))
 
 
-def _simulate(cases: list[tuple[str, Call, Profile]]) -> list[dict]:
+def _simulate(cases: list[tuple[str, Collective, Profile]]) -> list[dict]:
     """Simulate all cases on all cores, the longest first; return a row for each."""
     order = sorted(range(len(cases)), key=lambda i: -cases[i][1].size)
     rows: dict[int, dict] = {}
@@ -146,7 +146,7 @@ def _simulate(cases: list[tuple[str, Call, Profile]]) -> list[dict]:
     return [rows[i] for i in range(len(cases))]
 
 
-def predicted_row(network: str, call: Call, profile: Profile) -> dict:
+def predicted_row(network: str, call: Collective, profile: Profile) -> dict:
     """Row with the times of the best compressed way and of plain MPI."""
     seconds = best_ways(call, profile)
     best = min(seconds, key=seconds.__getitem__)
@@ -163,7 +163,7 @@ def predicted_row(network: str, call: Call, profile: Profile) -> dict:
     }
 
 
-def best_ways(call: Call, profile: Profile) -> dict[Way, float]:
+def best_ways(call: Collective, profile: Profile) -> dict[Way, float]:
     """Seconds of each algorithm with its best chunk size, if the quick look finds it near the best."""
     looks = sorted(quick_look(call, profile).items(), key=lambda look: look[1])
     least, near = looks[0][1], NEAR_OF_BCAST if call.op == "Bcast" else NEAR

@@ -45,19 +45,19 @@ struct Format<uint64_t> {
 
 // The signed integer and the floating point type with the shape of a lane type.
 template <class L>
-struct Lane : Format<L> {};
+struct LaneTypes : Format<L> {};
 #if !defined(__CUDACC__)
 template <class W, int N>
 struct VectorLane {
   using Int = vec<typename Format<W>::Int, N>;
   using Real = vec<typename Format<W>::Real, N>;
 };
-template <> struct Lane<vec<uint32_t, 4>> : VectorLane<uint32_t, 4> {};
-template <> struct Lane<vec<uint32_t, 8>> : VectorLane<uint32_t, 8> {};
-template <> struct Lane<vec<uint32_t, 16>> : VectorLane<uint32_t, 16> {};
-template <> struct Lane<vec<uint64_t, 2>> : VectorLane<uint64_t, 2> {};
-template <> struct Lane<vec<uint64_t, 4>> : VectorLane<uint64_t, 4> {};
-template <> struct Lane<vec<uint64_t, 8>> : VectorLane<uint64_t, 8> {};
+template <> struct LaneTypes<vec<uint32_t, 4>> : VectorLane<uint32_t, 4> {};
+template <> struct LaneTypes<vec<uint32_t, 8>> : VectorLane<uint32_t, 8> {};
+template <> struct LaneTypes<vec<uint32_t, 16>> : VectorLane<uint32_t, 16> {};
+template <> struct LaneTypes<vec<uint64_t, 2>> : VectorLane<uint64_t, 2> {};
+template <> struct LaneTypes<vec<uint64_t, 4>> : VectorLane<uint64_t, 4> {};
+template <> struct LaneTypes<vec<uint64_t, 8>> : VectorLane<uint64_t, 8> {};
 #endif
 
 template <class To, class From>
@@ -79,7 +79,7 @@ CC_HD To convert(From v) {
 
 template <class L>
 CC_HD L half(L v) {  // arithmetic shift
-  using Int = typename Lane<L>::Int;
+  using Int = typename LaneTypes<L>::Int;
   return L(Int(v) >> 1);
 }
 
@@ -227,14 +227,14 @@ CC_HD L dequantise_scale(L e) {
 
 template <class L>
 CC_HD L quantise(L value, L scale) {
-  using Real = typename Lane<L>::Real;
-  return L(convert<typename Lane<L>::Int>(multiply(bits_as<Real>(value), bits_as<Real>(scale))));
+  using Real = typename LaneTypes<L>::Real;
+  return L(convert<typename LaneTypes<L>::Int>(multiply(bits_as<Real>(value), bits_as<Real>(scale))));
 }
 
 template <class L>
 CC_HD L dequantise(L q, L scale) {
-  using Real = typename Lane<L>::Real;
-  return bits_as<L>(multiply(convert<Real>(typename Lane<L>::Int(q)), bits_as<Real>(scale)));
+  using Real = typename LaneTypes<L>::Real;
+  return bits_as<L>(multiply(convert<Real>(typename LaneTypes<L>::Int(q)), bits_as<Real>(scale)));
 }
 
 // Terms of the error bound, for D dimensions and words W.

@@ -30,7 +30,7 @@ CC_HD L trailing_zeros(L v) {
   using W = typename lanes<L>::word;
   using F = Format<W>;
   // A power of two is exact in floating point; the highest one becomes negative.
-  L power = bits_as<L>(convert<typename Lane<L>::Real>(typename Lane<L>::Int(v & -v)));
+  L power = bits_as<L>(convert<typename LaneTypes<L>::Real>(typename LaneTypes<L>::Int(v & -v)));
   L e = ((power >> F::mantissa) & W(2 * F::bias + 1)) - F::bias;
   return v != 0 ? e : L{} + W(F::bits);
 }
@@ -44,7 +44,8 @@ CC_HD L log2_16(L v) {
     return (L(log2_16(vec<uint32_t, 2 * lanes<L>::n>(v))) << 32) >> 32;
   } else
 #endif
-    return (bits_as<L>(convert<typename Lane<L>::Real>(typename Lane<L>::Int(v))) >> F::mantissa) - F::bias;
+    return (bits_as<L>(convert<typename LaneTypes<L>::Real>(typename LaneTypes<L>::Int(v))) >> F::mantissa) -
+           F::bias;
 }
 
 // table[index], with 32 entries.
@@ -84,7 +85,7 @@ CC_HD L lookup16(const uint8_t* table, L index) {
 
 template <class L>
 CC_HD bool any_less(L a, L b) {  // signed
-  using Int = typename Lane<L>::Int;
+  using Int = typename LaneTypes<L>::Int;
   if constexpr (lanes<L>::n == 1) return Int(a) < Int(b);
   else {
     auto less = Int(a) < Int(b);
@@ -97,7 +98,7 @@ CC_HD bool any_less(L a, L b) {  // signed
 // n + 1 where a <= b, signed, else n.
 template <class L>
 CC_HD L count_up_to(L n, L a, L b) {
-  using Int = typename Lane<L>::Int;
+  using Int = typename LaneTypes<L>::Int;
   return Int(a) <= Int(b) ? n + 1 : n;
 }
 
@@ -105,8 +106,8 @@ CC_HD L count_up_to(L n, L a, L b) {
 // cut off there was decoded at the last coefficient, because zeros were read; moves it back to where the bits
 // ran out.
 template <class L>
-CC_HD L settle(L plane, L left) {
-  using Int = typename Lane<L>::Int;
+CC_HD L move_cut_scan(L plane, L left) {
+  using Int = typename LaneTypes<L>::Int;
   L moved = (plane ^ 8) | shift_right(L{} + 8, -left);
   return Int(left) < 0 ? ((plane & 8) != 0 ? moved : plane) : plane;
 }
@@ -216,13 +217,13 @@ template <> CC_HD U64x8 count_up_to(U64x8 n, U64x8 a, U64x8 b) {
   __mmask8 m = _mm512_cmple_epi64_mask(__m512i(a), __m512i(b));
   return U64x8(_mm512_mask_add_epi64(__m512i(n), m, __m512i(n), _mm512_set1_epi64(1)));
 }
-template <> CC_HD U32x16 settle(U32x16 plane, U32x16 left) {
+template <> CC_HD U32x16 move_cut_scan(U32x16 plane, U32x16 left) {
   __m512i eight = _mm512_set1_epi32(8), behind = _mm512_sub_epi32(_mm512_setzero_si512(), __m512i(left));
   __mmask16 m = _mm512_mask_test_epi32_mask(_mm512_movepi32_mask(__m512i(left)), __m512i(plane), eight);
   __m512i moved = _mm512_srlv_epi32(eight, behind);  // below: (plane ^ eight) | moved
   return U32x16(_mm512_mask_ternarylogic_epi32(__m512i(plane), m, eight, moved, 0xbe));
 }
-template <> CC_HD U64x8 settle(U64x8 plane, U64x8 left) {
+template <> CC_HD U64x8 move_cut_scan(U64x8 plane, U64x8 left) {
   __m512i eight = _mm512_set1_epi64(8), behind = _mm512_sub_epi64(_mm512_setzero_si512(), __m512i(left));
   __mmask8 m = _mm512_mask_test_epi64_mask(_mm512_movepi64_mask(__m512i(left)), __m512i(plane), eight);
   __m512i moved = _mm512_srlv_epi64(eight, behind);

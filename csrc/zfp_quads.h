@@ -161,7 +161,7 @@ CC_HD L decode_quads(const L* words, int maxbits, const QuadTables& tables, L* p
         left -= length;
         n = (entry >> 7) & 7;
         marker = entry >> 10;
-        planes[j] |= settle(plane, left) << (L{} + W(shift));
+        planes[j] |= move_cut_scan(plane, left) << (L{} + W(shift));
       }
       pos = end - left;
     } else {

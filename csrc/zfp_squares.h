@@ -181,7 +181,7 @@ CC_HD void decode_squares(LaneBits<L> in, int maxbits, const SquareTables& table
       length = n + (some ? stored : test);
       // If a scan reaches the end, its 1 stays at that position.
       L over = pos + length - end;
-      using Int = typename Lane<L>::Int;
+      using Int = typename LaneTypes<L>::Int;
       L at = Int(over) > 0 ? room - over : room;
       data = implied ? data | shift_left(L{} + 1, at) : data;
       plane = (window & below(n)) | (some ? data << n : L{});

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil, log2
 
-from .predict import Call
+from .predict import Collective
 from .virtual import Profile
 
 __all__ = ["plain_seconds"]
@@ -17,7 +17,7 @@ _SOCKET_NBYTES = 1 << 20
 _RING_NBYTES = 512 << 10
 
 
-def plain_seconds(call: Call, profile: Profile) -> float:
+def plain_seconds(call: Collective, profile: Profile) -> float:
     """Seconds by MPICH's algorithms for long messages: bytes through one port, and a latency per round.
 
     The algorithms are from Thakur, Rabenseifner and Gropp: Optimization of Collective Communication
@@ -35,7 +35,7 @@ def plain_seconds(call: Call, profile: Profile) -> float:
     return waiting + (rounds + hops) * MESSAGE + nbytes / link.bandwidth + added / profile.memory
 
 
-def _steps(call: Call, has_sockets: bool) -> tuple[float, int, float]:
+def _steps(call: Collective, has_sockets: bool) -> tuple[float, int, float]:
     """Rounds, hops on a ring, and bytes through one port, as in MPICH."""
     size, others, n = call.size, call.size - 1, call.nbytes
     k = 1 if call.on_one_node else call.ranks_per_node

@@ -20,7 +20,7 @@ from compcoll.schedule.trace import trace
 
 from .virtual import Link, Profile, Result, simulate
 
-__all__ = ["NOTICE", "Call", "predict", "run", "schedule_of"]
+__all__ = ["NOTICE", "Collective", "predict", "run", "schedule_of"]
 
 #: Algorithms in which only the first and last ranks of a node send to other nodes.
 _RINGS = {"ring", "compressed"}
@@ -35,7 +35,7 @@ _CACHE = Cache()
 
 
 @dataclass(frozen=True)
-class Call:
+class Collective:
     """A collective to simulate.
 
     Attributes
@@ -66,12 +66,12 @@ class Call:
         return (2, 1) if several and has_two_levels(self.op, self.nbytes) else (1,)
 
 
-def predict(call: Call, profile: Profile, algorithm: str, chunk_nbytes: int, levels: int = 1) -> float:
+def predict(call: Collective, profile: Profile, algorithm: str, chunk_nbytes: int, levels: int = 1) -> float:
     """Seconds of a compressed collective.
 
     Parameters
     ----------
-    call : Call
+    call : Collective
     profile : Profile
         Links, the codec's speeds on data like the caller's, and memory. The call says how many ranks share a
         node.
@@ -91,7 +91,7 @@ def predict(call: Call, profile: Profile, algorithm: str, chunk_nbytes: int, lev
     return run(alone, leader, algorithm, chunk_nbytes).seconds + NOTICE.latency + last
 
 
-def run(call: Call, profile: Profile, algorithm: str, chunk_nbytes: int, levels: int = 1) -> Result:
+def run(call: Collective, profile: Profile, algorithm: str, chunk_nbytes: int, levels: int = 1) -> Result:
     """Simulate the collective in virtual time."""
     node = NOTICE if levels == 2 or _knows_nodes(call) else profile.node
     # Elements of one byte, so that counts are bytes.
@@ -111,7 +111,9 @@ def run(call: Call, profile: Profile, algorithm: str, chunk_nbytes: int, levels:
     )
 
 
-def _mirrored(call: Call, profile: Profile, algorithm: str, levels: int) -> tuple[int, int, bool, Profile]:
+def _mirrored(
+    call: Collective, profile: Profile, algorithm: str, levels: int
+) -> tuple[int, int, bool, Profile]:
     """World size, simulated ranks (one if all behave alike, else those of one node), flip, and profile."""
     size, per_node = call.size, min(call.ranks_per_node, call.size)
     flip = algorithm in _RECURSIVE
@@ -137,12 +139,12 @@ def _power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def _knows_nodes(call: Call) -> bool:
+def _knows_nodes(call: Collective) -> bool:
     """True if each rank sends equally to all others and some of these are on its node."""
     return call.op == "Alltoall" and call.ranks_per_node > 1 and not call.on_one_node
 
 
-def schedule_of(call: Call, rank: int, algorithm: str, chunk_nbytes: int, levels: int = 1) -> Schedule:
+def schedule_of(call: Collective, rank: int, algorithm: str, chunk_nbytes: int, levels: int = 1) -> Schedule:
     """Schedule of a rank if all messages have ``call.nbytes``."""
     size = call.size
     if call.op != "Bcast" or rank == 0:
@@ -171,7 +173,7 @@ def _children(rank: int, arity: int, size: int) -> int:
 
 
 def _traced(
-    call: Call,
+    call: Collective,
     rank: int,
     algorithm: str,
     chunk_nbytes: int,
@@ -193,7 +195,7 @@ def _traced(
     )
 
 
-def _counts(call: Call, rank: int) -> tuple[list[int], list[int]]:
+def _counts(call: Collective, rank: int) -> tuple[list[int], list[int]]:
     """Element counts of the blocks that a rank sends and of those that it receives; the root is rank 0."""
     n = call.nbytes
     match call.op:

@@ -10,7 +10,7 @@ from compcoll.algorithms.bcast import ARITY
 from compcoll.operations import ALGORITHMS, algorithm_name, runs_on
 from compcoll.policy.choices import FRAME_NBYTES
 
-from .predict import Call, predict
+from .predict import Collective, predict
 from .virtual import Profile
 
 __all__ = ["Way", "quick_look"]
@@ -48,17 +48,17 @@ class Way:
         """Name of the algorithm in reports."""
         return algorithm_name(self.algorithm, self.levels)
 
-    def seconds(self, call: Call, profile: Profile) -> float:
+    def seconds(self, call: Collective, profile: Profile) -> float:
         """Predicted seconds of a call."""
         return predict(call, profile, self.algorithm, self.chunk_nbytes, self.levels)
 
 
-def quick_look(call: Call, profile: Profile) -> dict[Way, float]:
+def quick_look(call: Collective, profile: Profile) -> dict[Way, float]:
     """Compare the ways to carry out a call with a codec whose frames cannot be added.
 
     Parameters
     ----------
-    call : Call
+    call : Collective
     profile : Profile
 
     Returns
@@ -79,10 +79,10 @@ def quick_look(call: Call, profile: Profile) -> dict[Way, float]:
     return {way: drawn_out(call, profile, way) for way in ways}
 
 
-def drawn_out(call: Call, profile: Profile, way: Way) -> float:
+def drawn_out(call: Collective, profile: Profile, way: Way) -> float:
     """Seconds of a call, extrapolated from fewer ranks and chunks if there are many."""
 
-    def seconds(call: Call) -> float:
+    def seconds(call: Collective) -> float:
         return way.seconds(call, profile)
 
     most = max(MOST_RANKS, call.size if call.on_one_node else 4 * call.ranks_per_node)
@@ -105,7 +105,9 @@ def drawn_out(call: Call, profile: Profile, way: Way) -> float:
     return large + (large - small) * 2 * (call.size - most) / most
 
 
-def _for_chunks(call: Call, seconds: Callable[[Call], float], chunk_nbytes: int, most: int) -> float:
+def _for_chunks(
+    call: Collective, seconds: Callable[[Collective], float], chunk_nbytes: int, most: int
+) -> float:
     chunks = call.nbytes / chunk_nbytes
     if chunks <= most:
         return seconds(call)

@@ -18,7 +18,7 @@ from compcoll.engine.group import RankFacts, facts_of, find_neighbours
 from compcoll.engine.report import Report
 from compcoll.policy import Policy, choices
 from compcoll.policy.advisor import Advisor, Measured, measure
-from compcoll.policy.policy import Place
+from compcoll.policy.policy import PolicyContext
 
 __all__ = ["DERIVING", "Marked", "Settings", "class_name"]
 
@@ -145,10 +145,10 @@ class Marked:
         self.settings = (self.policy, *self.settings[1:])
         _engine.renew(self.comm, self.limits)
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> PolicyContext:
         """The communicator as policies see it, with its name if rules depend on that."""
         facts = self.facts
-        return Place(
+        return PolicyContext(
             self.size,
             name,
             facts.link,

@@ -28,7 +28,7 @@ from compcoll.engine._engine import BLOCKING, LARGEST_FIRST_CHUNK, PERSISTENT, m
 from compcoll.operations import OPERATIONS, REDUCTIONS, Blocks, Operation
 from compcoll.policy.choices import CHUNK_LIMITS
 from compcoll.policy.decision import Decision, without_base
-from compcoll.policy.policy import Place, Policy
+from compcoll.policy.policy import Policy, PolicyContext
 from compcoll.policy.rules import NOT_CODECS
 from compcoll.schedule.chunks import chunk_step
 
@@ -295,7 +295,7 @@ def decide_message(
         are cut.
     """
     dtype = dtypes.real_dtype(element)
-    place = Place(marked.size, name, marked.facts.link, gpus=gpus)
+    place = PolicyContext(marked.size, name, marked.facts.link, gpus=gpus)
     decision = marked.policy.decide(op, dtype, nbytes, place, element)
     decision = without_base(op, decision)
     nodes = marked.facts.nodes

@@ -128,7 +128,7 @@ cdef extern from "engine/coding.h" namespace "compcoll::engine" nogil:
         Error decode(const CFrame&, Span, cbool, const CReference&) except +
 
 
-cdef class Call:
+cdef class CodecCall:
     cdef object read, written, failure
 
 
@@ -140,8 +140,8 @@ cdef class Coding:
     cdef bint calls_back
     cdef readonly tuple codecs
     cdef readonly object failed
-    cdef object enter(self, Call call)
-    cdef object leave(self, Call outer)
+    cdef object enter(self, CodecCall call)
+    cdef object leave(self, CodecCall outer)
     cdef object encode_to(self, array, out, CFrame* frame, double carried, uint8_t* values, CReference base)
 
 

@@ -137,7 +137,7 @@ cdef CReference reference_to(base, uint64_t number) except *:
     return reference
 
 
-cdef class Call:
+cdef class CodecCall:
     """A thread's call of codecs that are not in the table: what owns its memory, and what one raised."""
 
 
@@ -212,14 +212,14 @@ cdef class Coding:
         made = self.encode_to(array, out, &frame, 0.0, <uint8_t*>cnp.PyArray_DATA(values), base)
         return made, frame.settled
 
-    cdef object enter(self, Call call):
+    cdef object enter(self, CodecCall call):
         """Make a call this thread's; the one that it is made in, if any."""
         thread = PyThread_get_thread_ident()
         outer = self.calls.get(thread)
         self.calls[thread] = call
         return outer
 
-    cdef object leave(self, Call outer):
+    cdef object leave(self, CodecCall outer):
         if outer is None:
             del self.calls[PyThread_get_thread_ident()]
         else:
@@ -232,7 +232,7 @@ cdef class Coding:
         cdef uint8_t[::1] room
         cdef const uint8_t* data
         cdef Error error
-        cdef Call call = None, outer = None
+        cdef CodecCall call = None, outer = None
         cdef int i
         header.dtype, header.ndim = self.own.dtype, cnp.PyArray_NDIM(array)
         if header.ndim > 3:
@@ -252,7 +252,7 @@ cdef class Coding:
             frame.memory = &room[0]
         data = <const uint8_t*>cnp.PyArray_DATA(array)
         if self.calls_back:
-            call = Call.__new__(Call)
+            call = CodecCall.__new__(CodecCall)
             call.read, call.written = array, out
             outer = self.enter(call)
         try:
@@ -278,7 +278,7 @@ cdef class Coding:
         cdef CHeader* header = &frame.header
         cdef CReference reference
         cdef Error error
-        cdef Call call = None, outer = None
+        cdef CodecCall call = None, outer = None
         cdef Span into
         if out is None:
             out = cnp.PyArray_EMPTY(header.ndim, <cnp.npy_intp*>header.shape, _TYPENUMS[header.dtype], 0)
@@ -291,7 +291,7 @@ cdef class Coding:
         if header.codec == packed_name(b"delta"):
             reference = reference_to(base, header.params[1] >> 32)
         if Coder(self.own, _pool[0]).index_of(header.codec) < 0:
-            call = Call.__new__(Call)
+            call = CodecCall.__new__(CodecCall)
             call.read, call.written = data, out
             outer = self.enter(call)
         try:
@@ -338,7 +338,7 @@ cdef object check_status(str codec, str method, value, str expected):
         )
 
 
-cdef int64_t failed(Coding coding, Call call, problem) noexcept:
+cdef int64_t failed(Coding coding, CodecCall call, problem) noexcept:
     """Keep what a codec raised: for the thread's call, or the engine, whose memory no array may outlive."""
     if call is not None:
         call.failure = problem
@@ -352,7 +352,7 @@ cdef int64_t call_encode(
     void* context, uint64_t attempt, CHeader* header, const void* src, void* dst
 ) noexcept with gil:
     cdef Coding coding = <Coding>context
-    cdef Call call = coding.calls.get(PyThread_get_thread_ident())
+    cdef CodecCall call = coding.calls.get(PyThread_get_thread_ident())
     cdef uint64_t room = header.nbytes() + SLACK
     try:
         with coding.guard():
@@ -372,7 +372,7 @@ cdef int64_t call_encode(
 
 cdef int64_t call_decode(void* context, const CFrame& frame, void* dst) noexcept with gil:
     cdef Coding coding = <Coding>context
-    cdef Call call = coding.calls.get(PyThread_get_thread_ident())
+    cdef CodecCall call = coding.calls.get(PyThread_get_thread_ident())
     cdef const CHeader* header = &frame.header
     cdef bint scratch = call is not None and cnp.PyArray_DATA(call.written) != dst
     try:

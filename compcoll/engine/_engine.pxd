@@ -7,7 +7,7 @@ from compcoll.core._cpu cimport Error
 from compcoll.engine.native cimport Stats
 
 
-cdef class Outcome:
+cdef class RunStatistics:
     cdef Stats stats
     cdef readonly double seconds
     cdef readonly uint64_t base_nbytes

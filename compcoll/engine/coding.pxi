@@ -8,7 +8,7 @@ def memory_at(uintptr_t address, size_t nbytes):
     return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
 
 
-cdef class Outcome:
+cdef class RunStatistics:
     """Statistics of a run; see `compcoll.Report`.
 
     Attributes

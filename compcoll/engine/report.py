@@ -136,7 +136,7 @@ class Summary:
 
 @dataclass(eq=False)
 class Stats:
-    """Sums over schedules, with the fields of `compcoll.engine._engine.Outcome`."""
+    """Sums over schedules, with the fields of `compcoll.engine._engine.RunStatistics`."""
 
     raw_nbytes: int = 0
     wire_nbytes: int = 0

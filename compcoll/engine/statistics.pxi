@@ -23,11 +23,11 @@ def last_of(comm):
 cdef last_from(OutcomeRef outcome):
     cdef const COutcome* own = outcome.get()
     cdef const CDecision* decision = own.decision.get()
-    cdef Outcome told
+    cdef RunStatistics told
     name, reason = NAMES[own.name], decision.reason.decode()
     if not own.accelerated:
         return name, reason
-    told = Outcome()
+    told = RunStatistics()
     told.stats, told.seconds, told.base_nbytes = own.stats, own.seconds, own.base_nbytes
     return name, DecisionText(decision.codec.decode(), decision.algorithm.decode(), reason), told
 

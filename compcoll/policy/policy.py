@@ -52,8 +52,8 @@ from compcoll.policy.rules import (
 __all__ = [
     "IN_NODE",
     "MIN_NBYTES",
-    "Place",
     "Policy",
+    "PolicyContext",
     "Rule",
     "check_same",
     "default_policy",
@@ -69,7 +69,7 @@ MIN_NBYTES = 16 << 10
 
 
 @dataclass(frozen=True)
-class Place:
+class PolicyContext:
     """Where calls are made: a communicator, as far as policies look at it.
 
     Attributes
@@ -187,7 +187,7 @@ class Policy:
         op: str,
         dtype: np.dtype,
         nbytes: int,
-        place: Place,
+        place: PolicyContext,
         element: np.dtype | None = None,
         buffer_nbytes: int | None = None,
     ) -> Decision:
@@ -201,7 +201,7 @@ class Policy:
             Of real numbers, and of elements where these are complex.
         nbytes : int
             Of the largest message.
-        place : Place
+        place : PolicyContext
         buffer_nbytes : int, optional
             Bytes that ``min_nbytes`` and rules are compared with instead.
         """
@@ -211,7 +211,7 @@ class Policy:
 
 @lru_cache(maxsize=4096)
 def _decide(
-    policy: Policy, op: str, dtype: np.dtype, nbytes: int, place: Place, element: np.dtype, ruled: int
+    policy: Policy, op: str, dtype: np.dtype, nbytes: int, place: PolicyContext, element: np.dtype, ruled: int
 ) -> Decision:
     if ruled < policy.min_nbytes:
         return _unchanged(below_min_nbytes(policy.min_nbytes))

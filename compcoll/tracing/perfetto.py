@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from compcoll.tracing.reader import Call, Program
+from compcoll.tracing.reader import Program, TracedCall
 from compcoll.tracing.words import plural
 
 __all__ = ["events", "write"]
@@ -60,7 +60,7 @@ def events(program: Program) -> Iterator[dict[str, Any]]:
                 yield from _named("thread", pid, tid, f"{track}{f' {i + 1}' if i else ''}{sums}", tid)
 
 
-def _of_call(pid: int, call: Call, lanes: dict[str, _Lanes]) -> Iterator[dict[str, Any]]:
+def _of_call(pid: int, call: TracedCall, lanes: dict[str, _Lanes]) -> Iterator[dict[str, Any]]:
     # In whole nanoseconds, so that what ends when another begins does so in the file, too.
     start, total = round(1e9 * call.start), round(1e9 * call.total)
     category = "accelerated" if call.accelerated else "MPI"

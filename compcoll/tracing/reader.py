@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 from compcoll.tracing import VERSION
 from compcoll.tracing.words import plural
 
-__all__ = ["Call", "Measured", "Program", "Rank", "read"]
+__all__ = ["Measured", "Program", "Rank", "TracedCall", "read"]
 
 #: Seconds that no clock and no time of day comes to.
 _MOST_SECONDS = 1e12
 
 
 @dataclass(slots=True)
-class Call:
+class TracedCall:
     """A line of a trace; see `compcoll.tracing.writer`."""
 
     op: str
@@ -78,7 +78,7 @@ class Rank:
     rank: int
     size: int
     head: dict[str, Any]  # its first line
-    calls: list[Call] = field(default_factory=list)  # in the order of their beginnings
+    calls: list[TracedCall] = field(default_factory=list)  # in the order of their beginnings
     measured: list[Measured] = field(default_factory=list)
     clocks: list[tuple[float, float]] = field(default_factory=list)  # when compared, seconds off rank 0's
     run: str | None = None  # identity of the program, which all ranks share after their first meeting
@@ -113,7 +113,7 @@ class Program:
     ranks: list[Rank]  # those that left a file
     notes: list[str]  # descriptions of missing or damaged files
 
-    def calls(self) -> Iterator[tuple[int, Call]]:
+    def calls(self) -> Iterator[tuple[int, TracedCall]]:
         """All calls, with their ranks."""
         for rank in self.ranks:
             for call in rank.calls:
@@ -216,10 +216,10 @@ def _add_line(rank: Rank, line: dict[str, Any]) -> None:
         rank.calls.append(_call(line))
 
 
-def _call(line: dict[str, Any]) -> Call:
+def _call(line: dict[str, Any]) -> TracedCall:
     bound, file, place = line.get("error_bound"), _text_or_none(line, "file"), line.get("line")
     total = _number(line["total"])
-    return Call(
+    return TracedCall(
         op=_text(line["op"]),
         comm=_text(line["comm"]),
         size=_count(line["size"]),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compcoll.tracing.reader import Call, Program
+from compcoll.tracing.reader import Program, TracedCall
 from compcoll.tracing.words import plural
 
 __all__ = [
@@ -48,9 +48,9 @@ class Row:
     raw: int = 0  # bytes that would have been sent uncompressed
     wire: int = 0  # bytes that were sent
     bound: float | None = 0.0  # the largest of accelerated calls, None if one is not known
-    parts: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # seconds by `Call.parts`
+    parts: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # seconds by part
 
-    def add(self, call: Call) -> None:
+    def add(self, call: TracedCall) -> None:
         """Count a call."""
         self.calls += 1
         self.accelerated += call.accelerated
@@ -92,7 +92,7 @@ class ReasonRow(Row):
     places: Counter[str] = field(default_factory=Counter)  # calls by place in the program
     reasons: dict[str, None] = field(default_factory=dict)  # in the order of their first calls
 
-    def add(self, call: Call) -> None:
+    def add(self, call: TracedCall) -> None:
         """Count a call."""
         super().add(call)
         self.places[call.place] += 1
@@ -116,7 +116,7 @@ class Table(NamedTuple):
     left: int
 
 
-def grouped(program: Program, key: Callable[[int, Call], Hashable]) -> dict:
+def grouped(program: Program, key: Callable[[int, TracedCall], Hashable]) -> dict:
     """Group the calls of all ranks by ``key(rank, call)``, without those of which it is None."""
     rows: dict[Hashable, Row] = {}
     for rank, call in program.calls():

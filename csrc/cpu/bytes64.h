@@ -19,9 +19,9 @@ namespace CC_LEVEL {
 // machine has none, g++ splits its comparisons into single bytes. And g++ copies a plain struct in pieces of
 // 16 bytes, for which a wider load then has to wait.)
 struct Bytes64 {
-  using Part = vec<uint8_t, vector_nbytes>;
+  using SubVector = vec<uint8_t, vector_nbytes>;
   static constexpr int parts = 64 / vector_nbytes;
-  Part part[parts];
+  SubVector part[parts];
 
   Bytes64() = default;
   CC_HD Bytes64(const Bytes64& other) { *this = other; }
@@ -31,7 +31,7 @@ struct Bytes64 {
   }
   CC_HD static Bytes64 load(const uint8_t* p) {
     Bytes64 v;
-    for (int i = 0; i < parts; i++) v.part[i] = CC_LEVEL::load<Part>(p + i * vector_nbytes);
+    for (int i = 0; i < parts; i++) v.part[i] = CC_LEVEL::load<SubVector>(p + i * vector_nbytes);
     return v;
   }
   CC_HD void store(uint8_t* p) const {
@@ -111,7 +111,7 @@ CC_HD uint64_t top_bits(Bytes64 v) {
 // next byte stay below its top bit.
 CC_HD uint64_t bits_at(Bytes64 v, int k) {
   using Words = vec<uint16_t, vector_nbytes / 2>;
-  return top_bits(map(v, [=](auto p) { return Bytes64::Part(Words(p) << (7 - k)); }));
+  return top_bits(map(v, [=](auto p) { return Bytes64::SubVector(Words(p) << (7 - k)); }));
 }
 
 // Comparisons take vectors on both sides, so that a loop makes a constant's vector only once.
@@ -119,7 +119,7 @@ CC_HD uint64_t at_least(Bytes64 v, Bytes64 least) {
 #if defined(__AVX512BW__)
   return _mm512_cmpge_epu8_mask(__m512i(v.part[0]), __m512i(least.part[0]));
 #else
-  for (int i = 0; i < Bytes64::parts; i++) v.part[i] = Bytes64::Part(v.part[i] >= least.part[i]);
+  for (int i = 0; i < Bytes64::parts; i++) v.part[i] = Bytes64::SubVector(v.part[i] >= least.part[i]);
   return top_bits(v);
 #endif
 }
@@ -128,7 +128,7 @@ CC_HD uint64_t equal(Bytes64 v, Bytes64 to) {
 #if defined(__AVX512BW__)
   return _mm512_cmpeq_epi8_mask(__m512i(v.part[0]), __m512i(to.part[0]));
 #else
-  for (int i = 0; i < Bytes64::parts; i++) v.part[i] = Bytes64::Part(v.part[i] == to.part[i]);
+  for (int i = 0; i < Bytes64::parts; i++) v.part[i] = Bytes64::SubVector(v.part[i] == to.part[i]);
   return top_bits(v);
 #endif
 }
@@ -138,9 +138,9 @@ CC_HD Bytes64 equal_select(Bytes64 a, Bytes64 b, Bytes64 yes, Bytes64 no) {
   for (int i = 0; i < Bytes64::parts; i++) {
 #if defined(__AVX512BW__)
     __mmask64 same = _mm512_cmpeq_epi8_mask(__m512i(a.part[i]), __m512i(b.part[i]));
-    no.part[i] = Bytes64::Part(_mm512_mask_mov_epi8(__m512i(no.part[i]), same, __m512i(yes.part[i])));
+    no.part[i] = Bytes64::SubVector(_mm512_mask_mov_epi8(__m512i(no.part[i]), same, __m512i(yes.part[i])));
 #else
-    auto same = Bytes64::Part(a.part[i] == b.part[i]);
+    auto same = Bytes64::SubVector(a.part[i] == b.part[i]);
     no.part[i] = (same & yes.part[i]) | (~same & no.part[i]);
 #endif
   }
@@ -150,15 +150,15 @@ CC_HD Bytes64 equal_select(Bytes64 a, Bytes64 b, Bytes64 yes, Bytes64 no) {
 // max(v - s, 0).
 CC_HD Bytes64 subtract_to_zero(Bytes64 v, Bytes64 s) {
   for (int i = 0; i < Bytes64::parts; i++) {
-    Bytes64::Part &p = v.part[i], q = s.part[i];
+    Bytes64::SubVector &p = v.part[i], q = s.part[i];
 #if defined(__AVX512BW__)
-    p = Bytes64::Part(_mm512_subs_epu8(__m512i(p), __m512i(q)));
+    p = Bytes64::SubVector(_mm512_subs_epu8(__m512i(p), __m512i(q)));
 #elif defined(__AVX2__)
-    p = Bytes64::Part(_mm256_subs_epu8(__m256i(p), __m256i(q)));
+    p = Bytes64::SubVector(_mm256_subs_epu8(__m256i(p), __m256i(q)));
 #elif defined(__SSE2__)
-    p = Bytes64::Part(_mm_subs_epu8(__m128i(p), __m128i(q)));
+    p = Bytes64::SubVector(_mm_subs_epu8(__m128i(p), __m128i(q)));
 #else
-    p = (p - q) & Bytes64::Part(p >= q);
+    p = (p - q) & Bytes64::SubVector(p >= q);
 #endif
   }
   return v;
@@ -169,17 +169,17 @@ CC_HD Bytes64 spread(uint64_t bits) {
   Bytes64 v;
   for (int i = 0; i < Bytes64::parts; i++) {
 #if defined(__AVX512BW__)
-    v.part[i] = Bytes64::Part(_mm512_movm_epi8(bits));
+    v.part[i] = Bytes64::SubVector(_mm512_movm_epi8(bits));
 #elif defined(__AVX2__)
     const __m256i byte = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
     const __m256i bit = _mm256_set1_epi64x(int64_t(0x8040201008040201u));
     __m256i p = _mm256_shuffle_epi8(_mm256_set1_epi32(int32_t(bits >> (32 * i))), byte);
-    v.part[i] = Bytes64::Part(_mm256_cmpeq_epi8(_mm256_and_si256(p, bit), bit));
+    v.part[i] = Bytes64::SubVector(_mm256_cmpeq_epi8(_mm256_and_si256(p, bit), bit));
 #else
     uint64_t low = bits >> (16 * i) & 255, high = bits >> (16 * i + 8) & 255;
-    auto bit = Bytes64::Part(vec<uint64_t, 2>{0x8040201008040201u, 0x8040201008040201u});
-    auto p = Bytes64::Part(vec<uint64_t, 2>{low * 0x0101010101010101u, high * 0x0101010101010101u});
-    v.part[i] = Bytes64::Part((p & bit) == bit);
+    auto bit = Bytes64::SubVector(vec<uint64_t, 2>{0x8040201008040201u, 0x8040201008040201u});
+    auto p = Bytes64::SubVector(vec<uint64_t, 2>{low * 0x0101010101010101u, high * 0x0101010101010101u});
+    v.part[i] = Bytes64::SubVector((p & bit) == bit);
 #endif
   }
   return v;
@@ -189,7 +189,7 @@ CC_HD Bytes64 spread(uint64_t bits) {
 CC_HD Bytes64 add_bits(Bytes64 v, uint64_t bits) {
 #if defined(__AVX512BW__)
   auto p = __m512i(v.part[0]);
-  v.part[0] = Bytes64::Part(_mm512_mask_add_epi8(p, bits, p, _mm512_set1_epi8(1)));
+  v.part[0] = Bytes64::SubVector(_mm512_mask_add_epi8(p, bits, p, _mm512_set1_epi8(1)));
   return v;
 #else
   Bytes64 minus = spread(bits);
@@ -209,17 +209,17 @@ CC_HD Bytes64 table16(const uint8_t* table) {
 CC_HD Bytes64 lookup16(Bytes64 table, Bytes64 v) {
   v = v & 15;
   for (int i = 0; i < Bytes64::parts; i++) {
-    Bytes64::Part &p = v.part[i], t = table.part[i];
+    Bytes64::SubVector &p = v.part[i], t = table.part[i];
 #if defined(__AVX512BW__)
-    p = Bytes64::Part(_mm512_shuffle_epi8(__m512i(t), __m512i(p)));
+    p = Bytes64::SubVector(_mm512_shuffle_epi8(__m512i(t), __m512i(p)));
 #elif defined(__AVX2__)
-    p = Bytes64::Part(_mm256_shuffle_epi8(__m256i(t), __m256i(p)));
+    p = Bytes64::SubVector(_mm256_shuffle_epi8(__m256i(t), __m256i(p)));
 #else
     uint8_t at[16], entry[16];
     store(at, p);
     store(entry, t);
     for (int k = 0; k < 16; k++) at[k] = entry[at[k]];
-    p = load<Bytes64::Part>(at);
+    p = load<Bytes64::SubVector>(at);
 #endif
   }
   return v;
@@ -227,19 +227,20 @@ CC_HD Bytes64 lookup16(Bytes64 table, Bytes64 v) {
 
 // The even bytes of two vectors, and the odd ones, in order.
 CC_HD void unzip(Bytes64 a, Bytes64 b, Bytes64& even, Bytes64& odd) {
-  using Part = Bytes64::Part;
+  using SubVector = Bytes64::SubVector;
   using Words = vec<uint16_t, vector_nbytes / 2>;
   auto pack = [](Words x, Words y) {
 #if defined(__AVX512BW__)
     const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    return Part(_mm512_maskz_permutexvar_epi64(0xff, order, _mm512_packus_epi16(__m512i(x), __m512i(y))));
+    return SubVector(
+        _mm512_maskz_permutexvar_epi64(0xff, order, _mm512_packus_epi16(__m512i(x), __m512i(y))));
 #elif defined(__AVX2__)
-    return Part(_mm256_permute4x64_epi64(_mm256_packus_epi16(__m256i(x), __m256i(y)), 0xd8));
+    return SubVector(_mm256_permute4x64_epi64(_mm256_packus_epi16(__m256i(x), __m256i(y)), 0xd8));
 #elif defined(__SSE2__)
-    return Part(_mm_packus_epi16(__m128i(x), __m128i(y)));
+    return SubVector(_mm_packus_epi16(__m128i(x), __m128i(y)));
 #else
-    return __builtin_shufflevector(Part(x), Part(y), 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28,
-                                   30);
+    return __builtin_shufflevector(SubVector(x), SubVector(y), 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24,
+                                   26, 28, 30);
 #endif
   };
   constexpr int n = Bytes64::parts;
@@ -253,21 +254,22 @@ CC_HD void unzip(Bytes64 a, Bytes64 b, Bytes64& even, Bytes64& odd) {
 
 // The inverse.
 CC_HD void zip(Bytes64 even, Bytes64 odd, Bytes64& a, Bytes64& b) {
-  using Part = Bytes64::Part;
+  using SubVector = Bytes64::SubVector;
   constexpr int n = Bytes64::parts;
   for (int i = 0; i < n; i++) {
-    Part x = even.part[i], y = odd.part[i];
+    SubVector x = even.part[i], y = odd.part[i];
 #if defined(__AVX512BW__)
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     __m512i p = _mm512_maskz_permutexvar_epi64(0xff, order, __m512i(x));
     __m512i q = _mm512_maskz_permutexvar_epi64(0xff, order, __m512i(y));
-    auto low = Part(_mm512_unpacklo_epi8(p, q)), high = Part(_mm512_unpackhi_epi8(p, q));
+    auto low = SubVector(_mm512_unpacklo_epi8(p, q)), high = SubVector(_mm512_unpackhi_epi8(p, q));
 #elif defined(__AVX2__)
     __m256i p = _mm256_permute4x64_epi64(__m256i(x), 0xd8), q = _mm256_permute4x64_epi64(__m256i(y), 0xd8);
-    auto low = Part(_mm256_unpacklo_epi8(p, q)), high = Part(_mm256_unpackhi_epi8(p, q));
+    auto low = SubVector(_mm256_unpacklo_epi8(p, q)), high = SubVector(_mm256_unpackhi_epi8(p, q));
 #else
-    Part low = __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    Part high = __builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    SubVector low = __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    SubVector high =
+        __builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 #endif
     (2 * i < n ? a : b).part[2 * i % n] = low;
     (2 * i + 1 < n ? a : b).part[(2 * i + 1) % n] = high;

@@ -31,7 +31,7 @@ CC_HD void split64(const uint8_t* src, Bytes64* plane) {
   Bytes64 v[C::width], bytes[C::width];
   for (uint32_t i = 0; i < C::width; i++)
     v[i] = map(Bytes64::load(src + 64 * i),
-               [](auto p) { return Bytes64::Part(C::F::turn(typename C::Words(p))); });
+               [](auto p) { return Bytes64::SubVector(C::F::turn(typename C::Words(p))); });
   to_planes<C::width>(v, bytes);
   for (uint32_t i = 0; i < C::width; i++) plane[C::planes - 1 - i] = bytes[i];
   if constexpr (dtype == FLOAT16) {
@@ -53,7 +53,7 @@ CC_HD void join64(const uint8_t* const* plane, uint32_t at, uint8_t* dst) {
   from_planes<C::width>(bytes, v);
   for (uint32_t i = 0; i < C::width; i++)
     map(v[i], [](auto p) {
-      return Bytes64::Part(C::F::turn_back(typename C::Words(p)));
+      return Bytes64::SubVector(C::F::turn_back(typename C::Words(p)));
     }).store(dst + 64 * i);
 }
 

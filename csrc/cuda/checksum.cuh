@@ -24,7 +24,9 @@ struct Checksum {
   CC_HD void add(uint32_t word, uint64_t i) {
     if (wanted) sum += checksum_word(word, i);
   }
-  CC_HD void add(uint64_t word, uint64_t i) { add(uint32_t(word), 2 * i), add(uint32_t(word >> 32), 2 * i + 1); }
+  CC_HD void add(uint64_t word, uint64_t i) {
+    add(uint32_t(word), 2 * i), add(uint32_t(word >> 32), 2 * i + 1);
+  }
   CC_HD void note(const Job& job) const {
     const uint32_t all = warp_sum(sum);
     if (lane_id() == 0 && all) atomicAdd(&job.result->checksum, all);
@@ -80,7 +82,7 @@ CC_HD void seal(const Job& job) {
 // The end of a kernel, called by all threads of all blocks. When the last block arrives, its first thread
 // calls finish(); returns true in that block's first warp.
 template <class Finish>
-CC_HD bool settle(const Job& job, Finish finish) {
+CC_HD bool run_by_last_block(const Job& job, Finish finish) {
   CC_SHARED(uint32_t, last);
   __threadfence();  // makes this thread's results visible before its arrival
   __syncthreads();
@@ -98,10 +100,10 @@ CC_HD bool settle(const Job& job, Finish finish) {
   return true;
 }
 
-// Like settle(), and completes the header of a frame that has one.
+// Like run_by_last_block(), and completes the header of a frame that has one.
 template <class Finish>
 CC_HD void complete(const Job& job, Finish finish) {
-  if (settle(job, finish)) seal(job);
+  if (run_by_last_block(job, finish)) seal(job);
 }
 CC_HD void complete(const Job& job) {
   complete(job, [] {});

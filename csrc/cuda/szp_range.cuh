@@ -57,7 +57,7 @@ CC_HD void szp_range(const Job& job) {
   }
   note_max(&job.result->extent[1], most);
   note_max(&job.result->extent[2], least);
-  settle(job, [&] { szp_settle<T>(job); });
+  run_by_last_block(job, [&] { szp_settle<T>(job); });
 }
 
 // The job with tolerance and step as its words, in place of the requested bound.

@@ -26,7 +26,8 @@ CC_HD const Table& shared_table(const Table& source) {
   struct Rows { Row row[n]; };
   CC_SHARED(Rows, copy);
 #pragma unroll 2
-  for (uint32_t i = threadIdx.x; i < n; i += zfp_threads) copy.row[i] = reinterpret_cast<const Row*>(&source)[i];
+  for (uint32_t i = threadIdx.x; i < n; i += zfp_threads)
+    copy.row[i] = reinterpret_cast<const Row*>(&source)[i];
   __syncthreads();
   return *reinterpret_cast<const Table*>(copy.row);
 }
@@ -59,7 +60,8 @@ CC_HD void load_block(const Job& job, uint32_t block, L* a) {
 
 // Destination of a row: elements, or accumulators to which they are added.
 template <class E, bool Accumulate>
-using Target = typename Choice<Accumulate, typename Lane<typename E::Word>::Real, typename E::Stored>::type;
+using Target =
+    typename Choice<Accumulate, typename LaneTypes<typename E::Word>::Real, typename E::Stored>::type;
 
 // Stores the first `left` of 4 values, or adds them. packed: they can be stored at once.
 template <class E, bool Accumulate, class L>
@@ -92,7 +94,8 @@ CC_HD uint32_t cut(uint32_t word, uint32_t i, uint32_t maxbits) {
 
 // The words of 32 blocks, N each, as one bit string.
 template <int N>
-CC_HD void pack_words(uint32_t* stream, uint32_t first, const Line& line, const uint32_t* word, Checksum& sum) {
+CC_HD void pack_words(uint32_t* stream, uint32_t first, const Line& line, const uint32_t* word,
+                      Checksum& sum) {
   struct Rows { uint32_t row[zfp_threads / 32][N + 1][32]; };
   CC_SHARED(Rows, shared);
   const uint32_t lane = lane_id(), maxbits = line.maxbits;

@@ -146,7 +146,7 @@ template <class E, int D>
 CC_HD void zfp_encode_blocks(const Job& job) {
   const Field<D> field(job);
   if (4 * field.words <= job.nbytes + slack) encode_field<E>(job, field);
-  settle(job, [&] { finish<E, D, Field<D>>(job); });
+  run_by_last_block(job, [&] { finish<E, D, Field<D>>(job); });
 }
 
 template <class E, int D, bool Accumulate>

@@ -10,9 +10,9 @@ namespace engine {
 namespace {
 
 // Scratch memory that is returned to its pool on destruction.
-struct Room {
-  Room(Pool& pool, uint64_t nbytes) : pool(pool), nbytes(nbytes), data(pool.get(nbytes)) {}
-  ~Room() { pool.put(data, nbytes); }
+struct PooledMemory {
+  PooledMemory(Pool& pool, uint64_t nbytes) : pool(pool), nbytes(nbytes), data(pool.get(nbytes)) {}
+  ~PooledMemory() { pool.put(data, nbytes); }
   Pool& pool;
   uint64_t nbytes;
   uint8_t* data;
@@ -250,7 +250,7 @@ Error Coder::decode(const Frame& frame, Span into, bool adding, const Reference&
   } else if (codec && codec->decode_add) {
     status = codec->decode_add(&args, payload, h.payload_nbytes, into.data);
   } else {
-    Room term(pool_, h.nbytes());
+    PooledMemory term(pool_, h.nbytes());
     status = decode(term.data);
     if (!status && !level_.accumulate(h.dtype, into.dtype, term.data, into.data, h.size()))
       status = UNSUPPORTED;
@@ -295,13 +295,13 @@ Error Coder::add(const Frame& frame, const Frame& other, Span like, Frame* sum) 
   }
   // Frames that the codec cannot add are decoded, added, and encoded again.
   Span total = {nullptr, like.n, wide(like.dtype), like.plane, like.row};
-  Room room(pool_, total.nbytes());
+  PooledMemory room(pool_, total.nbytes());
   total.data = room.data;
   double carried = a.bound;
   if (Error problem = decode(frame, total)) return problem;
   if (Error problem = decode_add(other, total, &carried)) return problem;
   if (total.dtype == like.dtype) return encode(total, carried, {nullptr, 0, 0}, sum);
-  Room rounded(pool_, like.nbytes());
+  PooledMemory rounded(pool_, like.nbytes());
   like.data = rounded.data;
   carried += copy(total, like);
   return encode(like, carried, {nullptr, 0, 0}, sum);

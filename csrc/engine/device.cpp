@@ -28,9 +28,9 @@ DeviceWork::~DeviceWork() {
 
 // -- streams
 
-DeviceWork::Lane* DeviceWork::lane(Gpu* gpu, bool out) {
+DeviceWork::EventStream* DeviceWork::lane(Gpu* gpu, bool out) {
   within_->enter(*gpu);
-  Lane* best = nullptr;
+  EventStream* best = nullptr;
   size_t n = 0;
   for (const auto& one : lanes_) {
     if (one->gpu != gpu || one->out != out) continue;
@@ -38,13 +38,13 @@ DeviceWork::Lane* DeviceWork::lane(Gpu* gpu, bool out) {
     n++;
   }
   if (best && (best->waiting.empty() || n >= most_lanes)) return best;
-  lanes_.push_back(std::make_unique<Lane>(Lane{gpu, gpu->take_stream(), out, {}}));
+  lanes_.push_back(std::make_unique<EventStream>(EventStream{gpu, gpu->take_stream(), out, {}}));
   marks_->precede(gpu, lanes_.back()->stream);
   return lanes_.back().get();
 }
 
 // The machine, or each machine of the launch, advances once the stream's work so far has completed.
-void DeviceWork::await(Lane* lane, Machine* machine, Launch* launch) {
+void DeviceWork::await(EventStream* lane, Machine* machine, Launch* launch) {
   Gpu& gpu = *lane->gpu;
   void* event = gpu.take_event();
   gpu.record(event, lane->stream);
@@ -54,7 +54,7 @@ void DeviceWork::await(Lane* lane, Machine* machine, Launch* launch) {
 bool DeviceWork::poll() {
   bool moved = false;
   for (size_t i = 0; i < lanes_.size(); i++) {
-    Lane& lane = *lanes_[i];
+    EventStream& lane = *lanes_[i];
     Gpu& gpu = *lane.gpu;
     while (!lane.waiting.empty()) {
       const Waiting one = lane.waiting.front();
@@ -117,7 +117,7 @@ void DeviceWork::begin(Machine* machine) {
     case DECODE_ADD: return decode(machine);
     case ADD: return sum(machine);
     case RECV: {
-      Lane* in = lane(op.gpu, false);
+      EventStream* in = lane(op.gpu, false);
       machine->header = pinned().get(HEADER_NBYTES);
       op.gpu->to_host(machine->header, reinterpret_cast<Address>(op.frame->memory), HEADER_NBYTES,
                       in->stream);

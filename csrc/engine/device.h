@@ -67,7 +67,7 @@ class DeviceWork {
     bool in_one_go() const;
   };
   struct Machine;
-  struct Lane;
+  struct EventStream;
 
   // Results, jobs and zeroed scratch memory of several launches, both in pinned memory and on the device.
   struct Upload {
@@ -75,7 +75,7 @@ class DeviceWork {
     uint8_t *host, *device;
     uint64_t nbytes, used;
     size_t users;
-    Lane* lane;  // its stream has the copy; null before the copy
+    EventStream* lane;  // its stream has the copy; null before the copy
     void* event;  // recorded after the copy
   };
   struct Launch {
@@ -84,7 +84,7 @@ class DeviceWork {
     Upload* upload;
     uint64_t first;  // offset of its results in the upload
     size_t n_jobs, users;
-    Lane* lane;
+    EventStream* lane;
     uint8_t* memory;  // device memory for samples, or for scratch memory that is too large for the upload
     uint64_t nbytes;  // of `memory`
     Address scratch;  // in `memory` or the upload
@@ -127,15 +127,15 @@ class DeviceWork {
     Launch* launch;
   };
   // A stream, and the waiters for its events in order.
-  struct Lane {
+  struct EventStream {
     Gpu* gpu;
     void* stream;
     bool out;
     std::deque<Waiting> waiting;
   };
 
-  Lane* lane(Gpu* gpu, bool out);
-  void await(Lane* lane, Machine* machine, Launch* launch);
+  EventStream* lane(Gpu* gpu, bool out);
+  void await(EventStream* lane, Machine* machine, Launch* launch);
   bool poll();
 
   static const Plan* plan(Gpu* gpu, Verb verb, uint64_t codec, uint32_t dtype, uint32_t ndim = 1,
@@ -216,7 +216,7 @@ class DeviceWork {
   std::vector<DeviceOp> begun_;
   std::vector<std::unique_ptr<Machine>> all_;
   std::vector<Machine*> idle_, pending_, copies_, group_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<EventStream>> lanes_;
   std::vector<std::unique_ptr<Launch>> launches_;
   std::vector<Launch*> idle_launches_, described_;
   std::vector<std::unique_ptr<Upload>> uploads_;

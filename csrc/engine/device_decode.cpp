@@ -149,7 +149,7 @@ void DeviceWork::copy(Machine* machine) {
 
 void DeviceWork::copy_on_device(Machine* machine) {
   const DeviceOp& op = machine->op;
-  Lane* in = lane(op.into_gpu, false);
+  EventStream* in = lane(op.into_gpu, false);
   machine->state = State::UP;
   if (op.block.n)
     op.into_gpu->on_device(address_of(op.into), address_of(op.block), op.block.nbytes(), in->stream);

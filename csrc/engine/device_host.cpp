@@ -17,7 +17,7 @@ void DeviceWork::bring_down(Machine* machine) {
     if (frame && frame != op.made && frame->gpu) nbytes += rounded(frame->nbytes);
   if (nbytes) machine->staged = pinned().get(nbytes);
   machine->state = State::DOWN;
-  Lane* down = nullptr;  // of the first GPU, which can access the others' memory
+  EventStream* down = nullptr;  // of the first GPU, which can access the others' memory
   auto fetch = [&](uint8_t* to, const uint8_t* from, uint64_t n, Gpu* gpu) {
     if (!n) return;
     if (!down) down = lane(gpu, true);
@@ -61,7 +61,7 @@ void DeviceWork::on_host(Machine* machine) {
     default: error = decode_on_host(machine); up = op.gpu;
   }
   if (error || !up || !target.n) return end(machine, error);
-  Lane* in = lane(up, false);
+  EventStream* in = lane(up, false);
   up->to_device(address_of(target), from, target.nbytes(), in->stream);
   machine->state = State::UP;
   await(in, machine, nullptr);

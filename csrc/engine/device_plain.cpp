@@ -16,7 +16,7 @@ void DeviceWork::copy_down(Machine* machine) {
                    false,      false};
   machine->nbytes = HEADER_NBYTES + block.nbytes();
   hold_frame(machine);
-  Lane* out = lane(op.gpu, true);
+  EventStream* out = lane(op.gpu, true);
   op.gpu->to_host(op.made->memory + HEADER_NBYTES, address_of(block), block.nbytes(), out->stream);
   machine->state = State::FRAME;
   await(out, machine, nullptr);
@@ -33,7 +33,7 @@ void DeviceWork::copy_up(Machine* machine) {
     memcpy(machine->staged, payload, nbytes);
     payload = machine->staged;
   }
-  Lane* in = lane(op.gpu, false);
+  EventStream* in = lane(op.gpu, false);
   op.gpu->to_device(address_of(op.block), payload, nbytes, in->stream);
   machine->bound = frame.bound();
   machine->state = State::UP;

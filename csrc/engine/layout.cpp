@@ -105,8 +105,8 @@ class Walk {
   }
 
   // Copies `count` runs of the same size, which is usually an element's.
-  template <class Place>
-  void strided(uint64_t nbytes, uint64_t count, Place place) {
+  template <class At>
+  void strided(uint64_t nbytes, uint64_t count, At place) {
     switch (nbytes) {
       case 1: return fixed<1>(count, place);
       case 2: return fixed<2>(count, place);
@@ -121,8 +121,8 @@ class Walk {
     for (uint64_t i = 0; i < count; i++) run(place(i), nbytes);
   }
 
-  template <uint64_t NBYTES, class Place>
-  void fixed(uint64_t count, Place place) {
+  template <uint64_t NBYTES, class At>
+  void fixed(uint64_t count, At place) {
     typename Direction::Packed packed = packed_;
     for (uint64_t i = 0; i < count; i++) Direction::copy(place(i), packed + i * NBYTES, NBYTES);
     packed_ = packed + count * NBYTES;

@@ -350,7 +350,7 @@ void Run::execute(int32_t op) {
     ~Busy() { busy--; }
     std::atomic<int>& busy;
   } busy = {busy_};
-  Outcome outcome;
+  OpResult outcome;
   double start = now();
   try {
     outcome.error = perform(schedule_->ops[op]);
@@ -360,7 +360,7 @@ void Run::execute(int32_t op) {
   finish(op, outcome);
 }
 
-void Run::note_pace(const Op& op, const Outcome& outcome) {
+void Run::note_pace(const Op& op, const OpResult& outcome) {
   if (!coding_.pace || op.kind > ADD || op.block == NONE || op.inside || outcome.error || failed_) return;
   if (const uint64_t n = uint64_t(schedule_->blocks[op.block].n))
     coding_.pace->note(op.kind, outcome.seconds, n * itemsize(coding_.dtype));
@@ -496,7 +496,7 @@ BlockRef Run::place(int32_t index, const Frame& frame) const {
   return part;
 }
 
-void Run::finish(int32_t op, const Outcome& outcome) {
+void Run::finish(int32_t op, const OpResult& outcome) {
   std::lock_guard<std::mutex> lock(mutex_);
   const Op& done = schedule_->ops[op];
   if (outcome.error) note(outcome.error);
@@ -509,7 +509,7 @@ void Run::finish(int32_t op, const Outcome& outcome) {
   if (workers_ && (!messages_.empty() || !device_work_.empty() || !remaining_)) changed_.notify_one();
 }
 
-void Run::note(const Op& op, const Outcome& outcome) {
+void Run::note(const Op& op, const OpResult& outcome) {
   if (is_message(op)) return;
   bool encodes = op.kind == ENCODE || op.kind == ADD;
   (encodes ? stats_.encode_seconds : stats_.decode_seconds) += outcome.seconds;

@@ -87,7 +87,7 @@ class Run : public Task {
   using Ready = std::priority_queue<int32_t, std::vector<int32_t>, std::greater<int32_t>>;
 
   // Result of an operation, to be recorded by the thread that steps the run.
-  struct Outcome {
+  struct OpResult {
     Error error;
     double seconds = 0;
     bool encodes = false;
@@ -101,7 +101,7 @@ class Run : public Task {
   bool begin_send(int32_t op);
   bool begin_recv(int32_t op);
   void execute(int32_t op);
-  void note_pace(const Op& op, const Outcome& outcome);
+  void note_pace(const Op& op, const OpResult& outcome);
   bool step_device();
   bool is_device_decode(const Op& op) const;
   bool hand_over(int32_t op, DeviceOp* one, Error* error);
@@ -127,8 +127,8 @@ class Run : public Task {
   Error encode(const Op& op);
   Error decode(const Op& op);
   double copy(const Span& block, const Span& into);
-  void finish(int32_t op, const Outcome& outcome);
-  void note(const Op& op, const Outcome& outcome);
+  void finish(int32_t op, const OpResult& outcome);
+  void note(const Op& op, const OpResult& outcome);
   void note(const Error& error);
   void make_ready(int32_t op);
   void release(const Op& op);

@@ -19,7 +19,7 @@ bool Run::step_device() {
   for (int32_t op; (op = next()) != NONE; moved = true) {
     if (is_device_decode(schedule_->ops[op])) decodes = true, device_decodes_--;
     DeviceOp one;
-    Outcome nothing_left;
+    OpResult nothing_left;
     one.op = op;
     try {
       if (hand_over(op, &one, &nothing_left.error)) {
@@ -115,7 +115,7 @@ bool Run::hand_over_copy(const Op& op, DeviceOp* one) {
 
 void Run::completed(const DeviceDone& done) {
   const Op& op = schedule_->ops[done.op];
-  Outcome outcome;
+  OpResult outcome;
   outcome.error = done.error;
   if (!done.error) switch (op.kind) {
       case DECODE: errors_[op.block] = done.bound; break;

@@ -44,7 +44,7 @@ uint8_t* map(int fd, uint64_t offset, uint64_t nbytes) {
 struct Segment::Mailbox {
   struct alignas(64) Cell {
     std::atomic<uint64_t> turn;
-    Notice notice;
+    MailboxEntry notice;
   };
   std::atomic<uint64_t> token;  // read by others to tell a segment from another file
   std::atomic<uint64_t> pinned;  // registered by the owner; keeps its pages
@@ -138,7 +138,7 @@ bool Segment::read(uint64_t offset, uint64_t nbytes, uint8_t* into) const {
   return true;
 }
 
-bool Segment::post(const Notice& notice) {
+bool Segment::post(const MailboxEntry& notice) {
   Mailbox& box = mailbox();
   for (uint64_t at = box.tail.load(std::memory_order_relaxed);;) {
     Mailbox::Cell& cell = box.cells[at % n_cells];
@@ -160,7 +160,7 @@ bool Segment::has_notice() const {
   return box.cells[at % n_cells].turn.load(std::memory_order_acquire) == at + 1;
 }
 
-bool Segment::fetch(Notice* notice) {
+bool Segment::fetch(MailboxEntry* notice) {
   if (!has_notice()) return false;
   Mailbox& box = mailbox();
   const uint64_t at = box.head.load(std::memory_order_relaxed);

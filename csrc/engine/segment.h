@@ -31,7 +31,7 @@ struct SegmentAddress {
 
 // A frame for a receiver, at an offset in its owner's segment; the owner need not be the sender. A frame
 // without an owner is sent by MPI, unless it has no bytes.
-struct Notice {
+struct MailboxEntry {
   uint64_t key;  // of the communicator
   int32_t source, tag;
   uint64_t owner, offset, nbytes;
@@ -57,8 +57,8 @@ class Segment : public Pool::Source {
   bool read(uint64_t offset, uint64_t nbytes, uint8_t* into) const;
 
   // Any process may post; false if the mailbox is full. Only the owner fetches, one thread at a time.
-  bool post(const Notice& notice);
-  bool fetch(Notice* notice);
+  bool post(const MailboxEntry& notice);
+  bool fetch(MailboxEntry* notice);
   bool has_notice() const;
 
   // Memory for the owner's pool; null when exhausted. Released memory keeps its addresses but not its pages.

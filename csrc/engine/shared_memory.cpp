@@ -102,7 +102,7 @@ void SharedMemory::pin(const uint8_t* frame) {
 
 bool SharedMemory::post(uint64_t token, uint64_t key, int source, int tag, const uint8_t* frame,
                         uint64_t nbytes) {
-  Notice notice = {key, source, tag, 0, 0, nbytes, false, false};
+  MailboxEntry notice = {key, source, tag, 0, 0, nbytes, false, false};
   std::lock_guard<std::mutex> lock(mutex_);
   if (nbytes) {
     const Segment* segment = find(frame, &notice.offset);
@@ -122,7 +122,7 @@ void SharedMemory::announce(uint64_t token, uint64_t key, int source, int tag, u
 }
 
 // Posts a notice, or delays it until the mailbox has room.
-void SharedMemory::deliver(uint64_t token, const Notice& notice) {
+void SharedMemory::deliver(uint64_t token, const MailboxEntry& notice) {
   auto& delayed = delayed_[token];
   if (!delayed.empty() || !segments_.at(token)->post(notice)) {
     delayed.push_back(notice);
@@ -138,7 +138,7 @@ void SharedMemory::progress() {
       delayed.pop_front();
       n_delayed_--;
     }
-  for (Notice notice; own_->fetch(&notice);) {
+  for (MailboxEntry notice; own_->fetch(&notice);) {
     if (notice.back) {
       Front& copied = front(own_->at(notice.offset));
       if (notice.own) copied.untaken.fetch_sub(1, std::memory_order_acq_rel);
@@ -154,7 +154,7 @@ bool SharedMemory::take(uint64_t key, int source, int tag, Arrival* arrival) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = arrived_.find(sender(key, source, tag));
   if (found == arrived_.end()) return false;
-  const Notice& notice = found->second.front();
+  const MailboxEntry& notice = found->second.front();
   *arrival = {};
   arrival->nbytes = notice.nbytes;
   arrival->by_mpi = notice.nbytes && !notice.owner;
@@ -169,7 +169,7 @@ bool SharedMemory::take(uint64_t key, int source, int tag, Arrival* arrival) {
 
 // Copies a frame that cannot be mapped into private memory; null if there is none. Notifies the owner that
 // this process no longer reads the frame.
-uint8_t* SharedMemory::copy(const Notice& notice) {
+uint8_t* SharedMemory::copy(const MailboxEntry& notice) {
   uint8_t* made = nullptr;
   try {
     made = get_apart(notice.nbytes);
@@ -178,7 +178,7 @@ uint8_t* SharedMemory::copy(const Notice& notice) {
     release(made);
     made = nullptr;
   }
-  Notice back = notice;
+  MailboxEntry back = notice;
   back.back = true;
   deliver(notice.owner, back);
   return made;

@@ -82,16 +82,16 @@ class SharedMemory : public Allocator {
   uint8_t* get(Pool& pool, uint64_t nbytes);
   bool put_back(const Block& block);
   Segment* find(const uint8_t* frame, uint64_t* offset);
-  uint8_t* copy(const Notice& notice);
-  void deliver(uint64_t token, const Notice& notice);
+  uint8_t* copy(const MailboxEntry& notice);
+  void deliver(uint64_t token, const MailboxEntry& notice);
 
   const std::shared_ptr<Segment> own_;
   Pool pool_, pinned_pool_;
   std::mutex mutex_;
   std::vector<Block> read_;  // dropped here but still read by others
   std::unordered_map<uint64_t, std::shared_ptr<Segment>> segments_;  // all segments, by token
-  std::unordered_map<uint64_t, std::deque<Notice>> delayed_;  // by the token of the receiver
-  std::unordered_map<Sender, std::deque<Notice>, Hash> arrived_;
+  std::unordered_map<uint64_t, std::deque<MailboxEntry>> delayed_;  // by the token of the receiver
+  std::unordered_map<Sender, std::deque<MailboxEntry>, Hash> arrived_;
   std::atomic<uint64_t> arrivals_{0}, n_delayed_{0};
 };
 

@@ -55,9 +55,9 @@ class Check : public std::enable_shared_from_this<Check> {
 };
 
 // Calls that are over as soon as the ranks are known to differ, where they are compared.
-class Compared : public engine::TaskGroup {
+class ComparedTasks : public engine::TaskGroup {
  public:
-  Compared(Parts parts, std::shared_ptr<Check> check)
+  ComparedTasks(Parts parts, std::shared_ptr<Check> check)
       : TaskGroup(std::move(parts)), check_(std::move(check)) {}
   bool done() override { return (check_ && check_->differs()) || TaskGroup::done(); }
 

@@ -16,8 +16,8 @@ void CollectiveOperation::drop_copies() {
   copies_.clear();
 }
 
-int CollectiveOperation::begin(const Word bases[2], const int gpus[2], const Lane& lane, MarksRef marks,
-                               std::shared_ptr<engine::Bases> last) {
+int CollectiveOperation::begin(const Word bases[2], const int gpus[2], const FrameChannel& channel,
+                               MarksRef marks, std::shared_ptr<engine::Bases> last) {
   last_ = std::move(last);
   for (const PlannedSchedule& part : plan->schedules) {
     std::vector<engine::Place> places;
@@ -36,17 +36,17 @@ int CollectiveOperation::begin(const Word bases[2], const int gpus[2], const Lan
       gather(*layout, data, 0, block.nbytes, copy);
       places.emplace_back(copy);
     }
-    std::unique_ptr<engine::Wire> wire = make_wire(engine_library(), lane.comm);
+    std::unique_ptr<engine::Wire> wire = make_wire(engine_library(), channel.comm);
     if (part.neighbours) {
       std::shared_ptr<const engine::Neighbours> near = part.neighbours;
-      if (lane.key) {
+      if (channel.key) {
         auto other = std::make_shared<engine::Neighbours>(*near);
-        other->key ^= lane.key;
+        other->key ^= channel.key;
         near = other;
       }
       wire = make_node_wire(std::move(wire), near);
     }
-    const engine::Tags tags = {lane.first, lane.n, lane.refusal};
+    const engine::Tags tags = {channel.first, channel.n, channel.refusal};
     runs_.push_back(the_engine().begin(part.schedule, part.coding, part.inside, std::move(places),
                                        std::move(wire), tags, marks, part.direct,
                                        part.differs ? last_ : nullptr));
@@ -76,7 +76,7 @@ std::shared_ptr<engine::Task> CollectiveOperation::make_task() {
   if (!check) return PendingOperation::make_task();
   Tasks all = tasks();
   all.push_back(check->task());
-  return std::make_shared<Compared>(all, check);
+  return std::make_shared<ComparedTasks>(all, check);
 }
 
 // -- the outcome

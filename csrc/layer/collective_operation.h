@@ -19,14 +19,14 @@ class CollectiveOperation : public PendingOperation {
   const PlanRef plan;  // null of a call that is MPI's, on copies of a GPU's memory
 
   // Where frames travel.
-  struct Lane {
+  struct FrameChannel {
     Word comm;
     int first, n, refusal;
     uint64_t key = 0;  // of the private communicator, where it is not that of all calls
   };
   // Starts the engine's part on buffers at these addresses, which may lie on GPUs; MPI's code.
-  int begin(const Word bases[2], const int gpus[2], const Lane& lane, std::shared_ptr<engine::Marks> marks,
-            std::shared_ptr<engine::Bases> last = nullptr);
+  int begin(const Word bases[2], const int gpus[2], const FrameChannel& channel,
+            std::shared_ptr<engine::Marks> marks, std::shared_ptr<engine::Bases> last = nullptr);
   // Has the other ranks get an error in place of this rank's values.
   void poison(int code);
 

@@ -106,7 +106,7 @@ void Copies::begin(MarksRef marks, std::vector<std::shared_ptr<engine::Task>> be
 void Copies::start() {
   begun_ = true;
   before_.clear();
-  for (const Range& range : ranges) {
+  for (const CopyRange& range : ranges) {
     engine::Gpu& gpu = *engine::Gpu::of(range.gpu);
     engine::Within within(gpu);
     auto found = std::find_if(streams_.begin(), streams_.end(), [&](auto& one) { return one.gpu == &gpu; });

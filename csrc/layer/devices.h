@@ -22,7 +22,7 @@ int record_stream_events(const std::vector<int>& gpus, MarksRef* marks, bool* re
 // Copies between memory of GPUs and pinned memory of the host, or on GPUs, behind marks.
 class Copies : public engine::Task {
  public:
-  struct Range {
+  struct CopyRange {
     Word on_device;
     uint8_t* on_host;
     uint64_t nbytes;
@@ -33,7 +33,7 @@ class Copies : public engine::Task {
   };
   explicit Copies(bool to_host) : to_host_(to_host) {}
   Copies(const Copies&) = delete;
-  std::vector<Range> ranges;
+  std::vector<CopyRange> ranges;
   // Adds bytes `first` to `end` of a packed block that lies at this offset from both addresses.
   void add(const engine::Layout& layout, int64_t offset, uint64_t first, uint64_t end, Word on_device,
            uint8_t* on_host, int gpu);

@@ -80,12 +80,12 @@ void OperationGroup::begin(bool wakes) {
     note.call->poll_without_rest();
     parts.push_back(std::make_shared<CallOfGroup>(note.call));
   }
-  the_engine().progress().add(shared_from_this(), std::make_shared<Compared>(parts, check_), wakes);
+  the_engine().progress().add(shared_from_this(), std::make_shared<ComparedTasks>(parts, check_), wakes);
 }
 
 void OperationGroup::submit() {
   begin(true);
-  tell(&is_left_);
+  record_fact(&is_left_);
 }
 
 engine::End OperationGroup::wait(double seconds, const std::function<bool()>& interrupted) {
@@ -104,11 +104,11 @@ bool OperationGroup::may_stall() {
 
 void OperationGroup::finished() noexcept {
   for (const RequestRef& entry : recorded_) complete_record(entry, error());
-  tell(&is_over_);
+  record_fact(&is_over_);
 }
 
 // Notes one of two facts, and tells the client where both are true; which needs no memory.
-void OperationGroup::tell(bool* fact) {
+void OperationGroup::record_fact(bool* fact) {
   Ended& all = all_ended();
   std::lock_guard<std::mutex> lock(all.mutex);
   *fact = true;

@@ -45,7 +45,7 @@ class OperationGroup : public engine::PendingTask, public std::enable_shared_fro
   void finished() noexcept override;
   bool may_stall() override;
   void begin(bool wakes);
-  void tell(bool* fact);
+  void record_fact(bool* fact);
 
   std::mutex mutex_;
   std::list<uint64_t> own_number_;  // the client's; moved to the list of ended groups

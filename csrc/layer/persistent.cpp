@@ -109,10 +109,10 @@ class PersistentCollective : public PersistentOperation {
       if (error) return error;
     }
     if (plan_) {
-      const CollectiveOperation::Lane lane = {tags_->comm->handle(), tags_->first,
-                                              std::min(tags_->n, comm_->tags.n()), tags_->refusal(),
-                                              tags_->key()};
-      const auto begin = [&] { return operation->begin(bases_, gpus_, lane, marks, last_); };
+      const CollectiveOperation::FrameChannel channel = {tags_->comm->handle(), tags_->first,
+                                                         std::min(tags_->n, comm_->tags.n()),
+                                                         tags_->refusal(), tags_->key()};
+      const auto begin = [&] { return operation->begin(bases_, gpus_, channel, marks, last_); };
       if (int error = operation->beginning(begin)) return raise(comm_->handle, error);
       if (poisoned_) operation->poison(poisoned_);
     }

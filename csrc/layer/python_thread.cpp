@@ -21,7 +21,7 @@ auto& ended = *new std::list<uint64_t>;  // never destroyed: objects end when th
 std::atomic<uint64_t> n_numbers{0};
 
 // One job at a time, of any caller.
-class Thread {
+class PythonThread {
  public:
   void begin(const Python& python) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -98,8 +98,8 @@ class Thread {
 };
 
 // Never destroyed: other threads may be in it when the process ends.
-Thread& thread() {
-  static auto one = new Thread;
+PythonThread& thread() {
+  static auto one = new PythonThread;
   return *one;
 }
 

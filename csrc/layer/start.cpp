@@ -117,9 +117,9 @@ int begin_and_end(CollectiveCall& call, int poisoned, const std::shared_ptr<Coll
   const int first =
       alone ? comm.tags.pairwise() : comm.tags.reserve(call.form == blocking ? nullptr : operation);
   const Word bases[] = {call.buffers[send_side].buf, call.buffers[recv_side].buf};
-  const CollectiveOperation::Lane lane = {comm.frames->handle(), first, comm.tags.n(), comm.tags.refusal(),
-                                          0};
-  if (int error = operation->begin(bases, call.gpus, lane, call.marks)) return failed(call, error);
+  const CollectiveOperation::FrameChannel channel = {comm.frames->handle(), first, comm.tags.n(),
+                                                     comm.tags.refusal(), 0};
+  if (int error = operation->begin(bases, call.gpus, channel, call.marks)) return failed(call, error);
   if (poisoned) operation->poison(poisoned);
   return failed(call, call.form == blocking ? operation->wait() : operation->submit(&call.request));
 }

@@ -15,7 +15,7 @@ from compcoll.operations import OPERATIONS
 
 
 @dataclass(frozen=True)
-class Call:
+class CallCase:
     """One rank's arguments to a collective.
 
     Attributes
@@ -58,7 +58,7 @@ def collectives(
     counts: Sequence[int] | None = None,
     pairs: Sequence[Sequence[int]] | None = None,
     gap: int = 0,
-) -> dict[str, Call]:
+) -> dict[str, CallCase]:
     """Table of all accelerated operations by name; some appear in place as well.
 
     Parameters
@@ -114,7 +114,7 @@ def collectives(
         "Reduce_scatter_block in place": (None, whole, both, own, n),
         "Reduce_scatter": (sum(counts), mine, lambda s, r: (s, r, counts), part),
     }
-    return {name: Call(name.partition(" ")[0], *row) for name, row in table.items()}
+    return {name: CallCase(name.partition(" ")[0], *row) for name, row in table.items()}
 
 
 def _place(array):
@@ -127,7 +127,7 @@ def _each_typed(array, lengths: Sequence[int]) -> list:
     return [array, (lengths, places), [datatype_of(array.dtype)] * len(lengths)]
 
 
-def check(comm, ours, agree, call: Call, dtype, form: int = 0, seed: int = 0) -> None:
+def check(comm, ours, agree, call: CallCase, dtype, form: int = 0, seed: int = 0) -> None:
     """Call both communicators, and assert that results are equal and the send buffer is unchanged.
 
     Floating-point sums may differ by rounding, but Allreduce must give all ranks the same bits.

@@ -13,7 +13,7 @@ from common import exact_sum
 from mpi4py import MPI
 from random_buffers import LARGEST, Blocks, Buffer, draw_count, draw_dtype, is_known, mpi_type, values
 
-__all__ = ["COLLECTIVES", "Call", "Draw"]
+__all__ = ["COLLECTIVES", "Draw", "RandomCall"]
 
 IN_PLACE = MPI.IN_PLACE
 #: Fewest elements of a message in place: Open MPI mixes up nonblocking calls in which a rank exchanges none.
@@ -21,7 +21,7 @@ _FEWEST = int(MPI.get_vendor()[0] == "Open MPI")
 
 
 @dataclass
-class Call:
+class RandomCall:
     """One rank's arguments to a collective.
 
     Attributes
@@ -111,55 +111,55 @@ class Draw:
         return self.vsend(counts, dtype)
 
 
-def bcast(d: Draw) -> Call:
+def bcast(d: Draw) -> RandomCall:
     (n, dtype), root = d.shape(1), d.shared(d.size)
     buf = d.send(n, dtype) if d.rank == root else d.recv(n, dtype)
-    return Call([buf, root], [buf])
+    return RandomCall([buf, root], [buf])
 
 
-def allgather(d: Draw) -> Call:
+def allgather(d: Draw) -> RandomCall:
     n, dtype = d.shape(d.size)
     if d.shared(4) == 0:
         both = d.both(n * d.size, dtype, d.size)
-        return Call([IN_PLACE, both], [both])
+        return RandomCall([IN_PLACE, both], [both])
     recv = d.recv(n * d.size, dtype, d.size)
-    return Call([d.send(n, dtype), recv], [recv])
+    return RandomCall([d.send(n, dtype), recv], [recv])
 
 
-def alltoall(d: Draw) -> Call:
+def alltoall(d: Draw) -> RandomCall:
     n, dtype = d.shape(d.size)
     if d.shared(4) == 0:
         both = d.both(n * d.size, dtype, d.size)
-        return Call([IN_PLACE, both], [both])
+        return RandomCall([IN_PLACE, both], [both])
     recv = d.recv(n * d.size, dtype, d.size)
-    return Call([d.send(n * d.size, dtype, d.size), recv], [recv])
+    return RandomCall([d.send(n * d.size, dtype, d.size), recv], [recv])
 
 
-def gather(d: Draw) -> Call:
+def gather(d: Draw) -> RandomCall:
     (n, dtype), root, in_place = d.shape(d.size), d.shared(d.size), d.shared(4) == 0
     if d.rank != root:
-        return Call([d.send(n, dtype), None, root])
+        return RandomCall([d.send(n, dtype), None, root])
     recv = d.both(n * d.size, dtype, d.size)
-    return Call([IN_PLACE if in_place else d.send(n, dtype), recv, root], [recv])
+    return RandomCall([IN_PLACE if in_place else d.send(n, dtype), recv, root], [recv])
 
 
-def scatter(d: Draw) -> Call:
+def scatter(d: Draw) -> RandomCall:
     (n, dtype), root, in_place = d.shape(d.size), d.shared(d.size), d.shared(4) == 0
     send = d.send(n * d.size, dtype, d.size) if d.rank == root else None
     if in_place and send is not None:
-        return Call([send, IN_PLACE, root])
+        return RandomCall([send, IN_PLACE, root])
     recv = d.recv(n, dtype)
-    return Call([send, recv, root], [recv])
+    return RandomCall([send, recv, root], [recv])
 
 
-def allgatherv(d: Draw) -> Call:
+def allgatherv(d: Draw) -> RandomCall:
     dtype = draw_dtype(d.rng)
     counts = d.counts(dtype)
     if d.shared(4) == 0:
         both = d.vboth(counts, dtype)
-        return Call([IN_PLACE, both], [both])
+        return RandomCall([IN_PLACE, both], [both])
     recv = d.vrecv(counts, dtype)
-    return Call([d.send(counts[d.rank], dtype), recv], [recv])
+    return RandomCall([d.send(counts[d.rank], dtype), recv], [recv])
 
 
 def exchanged(d: Draw, dtypes: list[np.dtype]) -> list[list[int]]:
@@ -174,18 +174,18 @@ def exchanged(d: Draw, dtypes: list[np.dtype]) -> list[list[int]]:
     ]
 
 
-def alltoallv(d: Draw) -> Call:
+def alltoallv(d: Draw) -> RandomCall:
     dtype = draw_dtype(d.rng)
     counts = exchanged(d, [dtype] * d.size)
     if d.shared(4) == 0:  # in place: each pair sends as much as it receives
         mine = [max(counts[min(d.rank, r)][max(d.rank, r)], _FEWEST) for r in range(d.size)]
         both = d.vboth(mine, dtype)
-        return Call([IN_PLACE, both], [both])
+        return RandomCall([IN_PLACE, both], [both])
     recv = d.vrecv([row[d.rank] for row in counts], dtype)
-    return Call([d.vsend(counts[d.rank], dtype), recv], [recv])
+    return RandomCall([d.vsend(counts[d.rank], dtype), recv], [recv])
 
 
-def alltoallw(d: Draw) -> Call:
+def alltoallw(d: Draw) -> RandomCall:
     dtypes = [t if is_known(t) else np.dtype("f4") for t in (draw_dtype(d.rng) for _ in range(d.size))]
     counts = exchanged(d, dtypes)
 
@@ -197,29 +197,29 @@ def alltoallw(d: Draw) -> Call:
     # Blocks have their sender's type.
     send, send_arg = side([(n, dtypes[d.rank]) for n in counts[d.rank]], d.vsend)
     recv, recv_arg = side([(row[d.rank], t) for row, t in zip(counts, dtypes, strict=True)], d.vrecv)
-    return Call([send_arg, recv_arg], [recv], others=[send])
+    return RandomCall([send_arg, recv_arg], [recv], others=[send])
 
 
-def gatherv(d: Draw) -> Call:
+def gatherv(d: Draw) -> RandomCall:
     dtype, root, in_place = draw_dtype(d.rng), d.shared(d.size), d.shared(4) == 0
     counts = d.counts(dtype)
     if d.rank != root:
-        return Call([d.send(counts[d.rank], dtype), None, root])
+        return RandomCall([d.send(counts[d.rank], dtype), None, root])
     recv = d.vboth(counts, dtype)
-    return Call([IN_PLACE if in_place else d.send(counts[d.rank], dtype), recv, root], [recv])
+    return RandomCall([IN_PLACE if in_place else d.send(counts[d.rank], dtype), recv, root], [recv])
 
 
-def scatterv(d: Draw) -> Call:
+def scatterv(d: Draw) -> RandomCall:
     dtype, root, in_place = draw_dtype(d.rng), d.shared(d.size), d.shared(4) == 0
     counts = d.counts(dtype)
     send = d.vsend(counts, dtype) if d.rank == root else None
     if in_place and send is not None:
-        return Call([send, IN_PLACE, root])
+        return RandomCall([send, IN_PLACE, root])
     recv = d.recv(counts[d.rank], dtype)
-    return Call([send, recv, root], [recv])
+    return RandomCall([send, recv, root], [recv])
 
 
-def reduction(d: Draw, name: str) -> Call:
+def reduction(d: Draw, name: str) -> RandomCall:
     """Arguments of a collective that combines the elements of all ranks."""
     counts: list[int] | None = None
     n, dtype = d.shape(1)
@@ -250,10 +250,10 @@ def reduction(d: Draw, name: str) -> Call:
     results = [recv] if recv is not None and (name != "Exscan" or d.rank) else []
     exact = dtype.kind in "iu" or (op == MPI.SUM and d.kind == "exact") or op in (MPI.MAX, MPI.MIN)
     addends = None if is_known(dtype) else d.of(d.rank, n, dtype)
-    return Call(args, results, exact, addends, part)
+    return RandomCall(args, results, exact, addends, part)
 
 
-COLLECTIVES: dict[str, Callable[[Draw], Call]] = {
+COLLECTIVES: dict[str, Callable[[Draw], RandomCall]] = {
     "Bcast": bcast,
     "Allgather": allgather,
     "Alltoall": alltoall,
@@ -264,7 +264,7 @@ COLLECTIVES: dict[str, Callable[[Draw], Call]] = {
     "Alltoallw": alltoallw,
     "Gatherv": gatherv,
     "Scatterv": scatterv,
-    "Barrier": lambda d: Call([]),
+    "Barrier": lambda d: RandomCall([]),
     **{
         name: partial(reduction, name=name)
         for name in ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")

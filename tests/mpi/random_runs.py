@@ -12,7 +12,7 @@ import numpy as np
 from common import Unhooked
 from mpi4py import MPI
 from random_buffers import Buffer, use_devices
-from random_collectives import COLLECTIVES, Call, Draw
+from random_collectives import COLLECTIVES, Draw, RandomCall
 from random_errors import run_error
 from random_interrupts import Alarm
 from random_messages import run_round, run_shift
@@ -27,7 +27,7 @@ __all__ = ["run_program"]
 
 
 @dataclass
-class Entry:
+class PendingRequest:
     """Request of a run; ``finish(status)``, or ``finish(status, found)`` for objects, records its results."""
 
     label: str
@@ -70,7 +70,7 @@ class Run:
         self._say, self._alarm = say, alarm
         self.results: dict[tuple[int, str], Any] = {}
         self.texts: dict[int, list[str]] = {}
-        self.pending: list[Entry] = []
+        self.pending: list[PendingRequest] = []
         self.comms: dict[int, Any] = {}
         self.lost: list[Any] = []
         self.step: Step = Step(-1, "begin", -1, 0)
@@ -175,21 +175,21 @@ class Run:
 
     def entry(
         self, label: str, request: MPI.Request | None, finish: Callable, is_object: bool = False
-    ) -> Entry:
+    ) -> PendingRequest:
         """Entry of a request that is completed later."""
         if request is None:  # lost in an interrupted call
             self.lost.append(finish)
             request, finish = MPI.Request(), lambda *_: None
         handle = self.program.slots[self.step.slot].handle
-        return Entry(label, request, finish, is_object, handle, self.step)
+        return PendingRequest(label, request, finish, is_object, handle, self.step)
 
-    def _taken(self, handle: int | None = None) -> list[Entry]:
+    def _taken(self, handle: int | None = None) -> list[PendingRequest]:
         """Take the pending requests of one communicator, or of all, out of the list."""
         mine = [e for e in self.pending if handle is None or e.handle == handle]
         self.pending = [e for e in self.pending if e not in mine]
         return mine
 
-    def complete(self, entries: list[Entry], own: np.random.Generator) -> None:
+    def complete(self, entries: list[PendingRequest], own: np.random.Generator) -> None:
         """Complete requests by one of MPI's functions, in an order that this rank draws."""
         now = self.step
         self._say(f"step {now.number}, waits for {[e.label for e in entries]}" + " (plain)" * self.plain)
@@ -270,7 +270,7 @@ class Run:
             self.complete([self.entry(label, found, note)], own)
         found.Free()
 
-    def _note(self, name: str, call: Call, use: int, step: Step) -> None:
+    def _note(self, name: str, call: RandomCall, use: int, step: Step) -> None:
         for i, buffer in enumerate(call.results):
             label = f"{name} {use}.{i}: {buffer}"
             if call.exact:

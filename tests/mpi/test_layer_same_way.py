@@ -173,7 +173,7 @@ class Draw:
 
 
 @dataclass
-class Call:
+class RandomArguments:
     """Arguments of a call, as a function of the send buffer and the receive buffer.
 
     Attributes
@@ -225,18 +225,18 @@ def of_types(d: Draw, counts: list[int]) -> tuple[Callable, int]:
     return (lambda array: [array, (entries, displs), types]), room
 
 
-def bcast(d: Draw) -> Call:
+def bcast(d: Draw) -> RandomArguments:
     spec, n = one(d, d.n)
-    return Call(lambda a, b: (spec(b), d.root), 0, n)
+    return RandomArguments(lambda a, b: (spec(b), d.root), 0, n)
 
 
-def exchange(d: Draw, send: Callable, recv: Callable) -> Call:
+def exchange(d: Draw, send: Callable, recv: Callable) -> RandomArguments:
     """Call with blocks of equal size: all ranks have theirs in place, or none."""
     (ours, n), (theirs, m) = send(d, d.n), recv(d, d.n)
-    return Call(lambda a, b: (IN_PLACE if d.in_place else ours(a), theirs(b)), n, m)
+    return RandomArguments(lambda a, b: (IN_PLACE if d.in_place else ours(a), theirs(b)), n, m)
 
 
-def allgatherv(d: Draw) -> Call:
+def allgatherv(d: Draw) -> RandomArguments:
     """Allgatherv with one type on all ranks.
 
     Allgatherv of MPI libraries hangs if types differ: MPICH divides by extents, Open MPI chooses an algorithm
@@ -244,76 +244,76 @@ def allgatherv(d: Draw) -> Call:
     """
     counts, kind = d.counts(), d.kind(alike=True)
     (ours, n), (theirs, m) = one(d, counts[d.rank], kind), counted(d, counts, kind)
-    return Call(lambda a, b: (IN_PLACE if d.in_place else ours(a), theirs(b)), n, m)
+    return RandomArguments(lambda a, b: (IN_PLACE if d.in_place else ours(a), theirs(b)), n, m)
 
 
-def pairs(d: Draw, blocks: Callable) -> Call:
+def pairs(d: Draw, blocks: Callable) -> RandomArguments:
     """Alltoallv or Alltoallw, in place if each pair sends as much as it receives."""
     table = np.array([d.counts() for _ in range(d.size)])
     if d.in_place:
         table = np.maximum(np.maximum(table, table.T), 12)  # Open MPI mixes up calls without any message
     sends, recvs = table[d.rank].tolist(), table[:, d.rank].tolist()
     (ours, n), (theirs, m) = (0, 0) if d.in_place else blocks(d, sends), blocks(d, recvs)
-    return Call(lambda a, b: (IN_PLACE if d.in_place else ours(a), theirs(b)), n, m)
+    return RandomArguments(lambda a, b: (IN_PLACE if d.in_place else ours(a), theirs(b)), n, m)
 
 
-def gather(d: Draw) -> Call:
+def gather(d: Draw) -> RandomArguments:
     (ours, n), (theirs, m) = one(d, d.n), each(d, d.n)
     return _to_root(d, ours, n, theirs, m)
 
 
-def gatherv(d: Draw) -> Call:
+def gatherv(d: Draw) -> RandomArguments:
     counts = d.counts()
     (ours, n), (theirs, m) = one(d, counts[d.rank]), counted(d, counts)
     return _to_root(d, ours, n, theirs, m)
 
 
-def _to_root(d: Draw, ours, n, theirs, m) -> Call:
+def _to_root(d: Draw, ours, n, theirs, m) -> RandomArguments:
     if d.rank != d.root:
-        return Call(lambda a, b: (ours(a), None, d.root), n, 0)
-    return Call(lambda a, b: (IN_PLACE if d.root_in_place else ours(a), theirs(b), d.root), n, m)
+        return RandomArguments(lambda a, b: (ours(a), None, d.root), n, 0)
+    return RandomArguments(lambda a, b: (IN_PLACE if d.root_in_place else ours(a), theirs(b), d.root), n, m)
 
 
-def scatter(d: Draw) -> Call:
+def scatter(d: Draw) -> RandomArguments:
     (ours, n), (theirs, m) = each(d, d.n), one(d, d.n)
     return _from_root(d, ours, n, theirs, m)
 
 
-def scatterv(d: Draw) -> Call:
+def scatterv(d: Draw) -> RandomArguments:
     counts = d.counts()
     (ours, n), (theirs, m) = counted(d, counts), one(d, counts[d.rank])
     return _from_root(d, ours, n, theirs, m)
 
 
-def _from_root(d: Draw, ours, n, theirs, m) -> Call:
+def _from_root(d: Draw, ours, n, theirs, m) -> RandomArguments:
     if d.rank != d.root:
-        return Call(lambda a, b: (None, theirs(b), d.root), 0, m)
-    return Call(lambda a, b: (ours(a), IN_PLACE if d.root_in_place else theirs(b), d.root), n, m)
+        return RandomArguments(lambda a, b: (None, theirs(b), d.root), 0, m)
+    return RandomArguments(lambda a, b: (ours(a), IN_PLACE if d.root_in_place else theirs(b), d.root), n, m)
 
 
-def allreduce(d: Draw) -> Call:
-    return Call(lambda a, b: (IN_PLACE if d.in_place else a, b), d.n, d.n)
+def allreduce(d: Draw) -> RandomArguments:
+    return RandomArguments(lambda a, b: (IN_PLACE if d.in_place else a, b), d.n, d.n)
 
 
-def reduce(d: Draw) -> Call:
+def reduce(d: Draw) -> RandomArguments:
     if d.rank != d.root:
-        return Call(lambda a, b: (a, None, MPI.SUM, d.root), d.n, 0)
-    return Call(lambda a, b: (IN_PLACE if d.root_in_place else a, b, MPI.SUM, d.root), d.n, d.n)
+        return RandomArguments(lambda a, b: (a, None, MPI.SUM, d.root), d.n, 0)
+    return RandomArguments(lambda a, b: (IN_PLACE if d.root_in_place else a, b, MPI.SUM, d.root), d.n, d.n)
 
 
-def reduce_scatter_block(d: Draw) -> Call:
+def reduce_scatter_block(d: Draw) -> RandomArguments:
     whole = d.n * d.size
     if d.in_place:
-        return Call(lambda a, b: (IN_PLACE, b), 0, whole, slice(d.n))
-    return Call(lambda a, b: (a, b), whole, d.n)
+        return RandomArguments(lambda a, b: (IN_PLACE, b), 0, whole, slice(d.n))
+    return RandomArguments(lambda a, b: (a, b), whole, d.n)
 
 
-def reduce_scatter(d: Draw) -> Call:
+def reduce_scatter(d: Draw) -> RandomArguments:
     counts = d.counts()
     total, own = sum(counts), counts[d.rank]
     if d.in_place:
-        return Call(lambda a, b: (IN_PLACE, b, counts), 0, total, slice(own))
-    return Call(lambda a, b: (a, b, counts), total, own)
+        return RandomArguments(lambda a, b: (IN_PLACE, b, counts), 0, total, slice(own))
+    return RandomArguments(lambda a, b: (a, b, counts), total, own)
 
 
 CALLS = {

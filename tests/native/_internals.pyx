@@ -22,7 +22,7 @@ from libcpp.vector cimport vector
 
 from compcoll.core._cpu cimport CCoding, CDeviceFault, CGpu, Coding, Compiled, CSchedule, Error, Problem
 from compcoll.core._gpu cimport gpu_by_number
-from compcoll.engine._engine cimport Outcome, problem_of, signalled
+from compcoll.engine._engine cimport problem_of, RunStatistics, signalled
 from compcoll.engine.native cimport CEnd, Stats
 
 

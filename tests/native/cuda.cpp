@@ -434,7 +434,7 @@ EXPORT int cuStreamWaitEvent(void* handle, void* event_handle, unsigned) {
 EXPORT int cuStreamQuery(void* handle) {
   if (stub) return success;
   ENTER_STREAM(context | no_capture, find_waited(handle, stream));
-  const Place place{stream, stream->appended};
+  const StreamPosition place{stream, stream->appended};
   driver.step();
   return stream->context->error ? stream->context->error : place.reached() ? success : not_ready;
 }
@@ -507,7 +507,7 @@ EXPORT int cuEventQuery(void* handle) {
   const auto event = driver.events.find(handle);
   if (!event) return invalid_handle;
   if (event->captured) return captured_event;
-  const Place place = event->place;
+  const StreamPosition place = event->place;
   driver.step();
   return event->context->error ? event->context->error : place.reached() ? success : not_ready;
 }
@@ -518,7 +518,7 @@ EXPORT int cuEventSynchronize(void* handle) {
   const auto event = driver.events.find(handle);
   if (!event) return invalid_handle;
   if (event->captured) return captured_event;
-  driver.run_to(Place(event->place));
+  driver.run_to(StreamPosition(event->place));
   return event->context->error;
 }
 

@@ -58,9 +58,9 @@ inline bool capture_forbids() {
 enum Needs { nothing = 0, context = 1, no_capture = 2, no_init = 4 };
 
 // One call of a function: holds the lock, counts the call, and makes the checks that all functions share.
-struct Call {
+struct DriverCall {
   int error = success;
-  Call(Site& site, int needs) {
+  DriverCall(Site& site, int needs) {
     Thread& mine = thread();
     mine.call = site.name;
     if (!stub && !mine.in_host_function && !mine.quiet && has_interpreter())
@@ -75,8 +75,8 @@ struct Call {
     }
     error = check(needs);
   }
-  ~Call() { driver.mutex.unlock(); }
-  Call(const Call&) = delete;
+  ~DriverCall() { driver.mutex.unlock(); }
+  DriverCall(const DriverCall&) = delete;
 
   static int check(int needs) {
     if (!driver.initialized && !(needs & no_init)) return not_initialized;
@@ -89,9 +89,9 @@ struct Call {
   }
 };
 
-#define ENTER(needs)          \
-  static Site site(__func__); \
-  Call call(site, needs);     \
+#define ENTER(needs)            \
+  static Site site(__func__);   \
+  DriverCall call(site, needs); \
   if (call.error) return call.error
 
 // The stream of a handle: 0 and 1 are the context's legacy stream, 2 is the thread's.

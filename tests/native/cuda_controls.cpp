@@ -50,7 +50,7 @@ EXPORT void standin_quiet(int change) { thread().quiet += change; }
 EXPORT int standin_hold(void* handle) {
   LOCK;
   std::shared_ptr<Stream> stream;
-  if (int error = Call::check(context)) return error;
+  if (int error = DriverCall::check(context)) return error;
   if (int error = find_stream(handle, stream, true)) return error;
   driver.append(stream, {nullptr, {}, false, true});
   return success;

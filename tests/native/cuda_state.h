@@ -69,7 +69,7 @@ struct Capture {
 };
 
 // A position in a stream.
-struct Place {
+struct StreamPosition {
   std::shared_ptr<Stream> stream;
   uint64_t number = 0;
   bool reached() const;
@@ -77,7 +77,7 @@ struct Place {
 
 struct Operation {
   std::function<void()> run = {};
-  std::vector<Place> after = {};
+  std::vector<StreamPosition> after = {};
   bool host = false;  // a function of the caller, which runs without the lock
   bool held = false;  // until `standin_release`
 };
@@ -93,7 +93,7 @@ struct Stream {
 
   // The stream that the first operation waits for, or null.
   Stream* blocker() const {
-    for (const Place& place : operations.front().after)
+    for (const StreamPosition& place : operations.front().after)
       if (!place.reached()) return place.stream.get();
     return nullptr;
   }
@@ -101,11 +101,11 @@ struct Stream {
   bool runnable() const { return !operations.empty() && !stuck() && !blocker(); }
 };
 
-inline bool Place::reached() const { return !stream || stream->finished >= number; }
+inline bool StreamPosition::reached() const { return !stream || stream->finished >= number; }
 
 struct Event {
   Context* context;
-  Place place = {};
+  StreamPosition place = {};
   bool captured = false;
 };
 
@@ -249,7 +249,7 @@ class Driver {
 
   // Runs operations until a stream has reached a place. Waits for held ones, or (not wait) returns at such a
   // one.
-  void run_to(const Place& place, bool wait = true) {
+  void run_to(const StreamPosition& place, bool wait = true) {
     double waited = 0;
     while (!place.reached()) {
       Stream* stream = place.stream.get();
@@ -283,7 +283,7 @@ class Driver {
 
   // Waits for all streams of a device, whose operations run in a random order.
   void idle(int device) {
-    std::vector<Place> places;
+    std::vector<StreamPosition> places;
     for (const auto& stream : active)
       if (stream->context->device == device && stream->finished < stream->appended)
         places.push_back({stream, stream->appended});

@@ -45,12 +45,12 @@ engine::Coding coding_of(const Case& one) {
 }
 
 // One rank's part in a case.
-struct Part {
+struct RankRun {
   const Case& one;
   std::vector<std::vector<char>> memory;
   std::shared_ptr<engine::Run> run;
 
-  Part(engine::Engine& engine, World& world, const Case& c, int rank, int comm) : one(c) {
+  RankRun(engine::Engine& engine, World& world, const Case& c, int rank, int comm) : one(c) {
     std::vector<engine::Place> buffers;
     for (const Buffer& buffer : c.ranks[rank].buffers) memory.push_back(buffer.before);
     for (auto& bytes : memory) buffers.emplace_back(reinterpret_cast<uint8_t*>(bytes.data()));
@@ -98,12 +98,12 @@ void all_at_once(World& world, const std::vector<Case>& cases, int rank, int wor
   engine::Engine engine(true, 60);
   engine.set_workers(workers, engine::Help::ALWAYS);
   for (int round = 0; round < repeats; round++) {
-    std::vector<std::unique_ptr<Part>> parts;
+    std::vector<std::unique_ptr<RankRun>> parts;
     std::vector<std::shared_ptr<Left>> left;
     std::vector<std::future<End>> ends;
     for (size_t i = 0; i < cases.size(); i++) {
       if (rank >= int(cases[i].ranks.size())) continue;
-      parts.push_back(std::make_unique<Part>(engine, world, cases[i], rank, int(i)));
+      parts.push_back(std::make_unique<RankRun>(engine, world, cases[i], rank, int(i)));
       left.push_back(std::make_shared<Left>(engine));
       ends.push_back(left.back()->result());
       if ((i + round) % 3) engine.progress().add(left.back(), parts.back()->run);
@@ -140,7 +140,7 @@ void damaged(const std::vector<Case>& cases) {
       threads.emplace_back([&, rank] {
         engine::Engine engine(true, 60);
         engine.set_workers(int(rank) % 2, engine::Help::ALWAYS);
-        Part part(engine, world, one, int(rank), 0);
+        RankRun part(engine, world, one, int(rank), 0);
         check(engine.wait({part.run}, 1e9, never) == End::DONE, one.name + " ends with a damaged message");
         failed += bool(part.run->error());
       });
@@ -154,16 +154,16 @@ void alone(const Case& one) {
   World world;
   engine::Engine impatient(true, 0.05);
   impatient.set_workers(1, engine::Help::ALWAYS);
-  Part given_up(impatient, world, one, 0, 0);
+  RankRun given_up(impatient, world, one, 0, 0);
   double start = engine::now();
   check(impatient.wait({given_up.run}, 1e9, never) == End::TIMEOUT, "a wait is given up");
   check(engine::now() - start > 0.05, "but not too early");
-  Part pending(impatient, world, one, 0, 1);
+  RankRun pending(impatient, world, one, 0, 1);
   auto left = std::make_shared<Left>(impatient);
   impatient.progress().add(left, pending.run);
   check(left->result().get() == End::TIMEOUT, "the progress thread gives up too");
   engine::Engine patient(false, 60);
-  Part broken_off(patient, world, one, 0, 2);
+  RankRun broken_off(patient, world, one, 0, 2);
   int asked = 0;
   check(patient.wait({broken_off.run}, 1e9, [&] { return ++asked == 3; }) == End::INTERRUPTED,
         "a wait is broken off");
@@ -178,7 +178,7 @@ void without_thread(const std::vector<Case>& cases) {
     threads.emplace_back([&, rank] {
       engine::Engine engine(false, 60);
       auto left = std::make_shared<Left>(engine);
-      Part pending(engine, world, one, int(rank), 0), waited(engine, world, one, int(rank), 1);
+      RankRun pending(engine, world, one, int(rank), 0), waited(engine, world, one, int(rank), 1);
       engine.progress().add(left, pending.run);
       check(engine.wait({waited.run}, 1e9, never) == End::DONE, "what is waited for ends");
       while (!left->ended())
@@ -189,9 +189,9 @@ void without_thread(const std::vector<Case>& cases) {
 }
 
 // Records whether MPI progresses before anything is sent.
-class Watched : public Wire {
+class EarlyPollWire : public Wire {
  public:
-  Watched(Network& network, bool& early) : Wire(network, 0, 0), early_(early) {}
+  EarlyPollWire(Network& network, bool& early) : Wire(network, 0, 0), early_(early) {}
   int send(int32_t op, const uint8_t* data, uint64_t nbytes, int peer, int tag) override {
     sent_ = true;
     return Wire::send(op, data, nbytes, peer, tag);
@@ -224,7 +224,7 @@ void announced(const Case& one) {
   for (auto& bytes : memory) buffers.emplace_back(reinterpret_cast<uint8_t*>(bytes.data()));
   bool early = false;
   auto run = engine.begin(one.ranks[0].schedule, slow, slow, buffers,
-                          std::make_unique<Watched>(world.network, early), {7, 1 << 20});
+                          std::make_unique<EarlyPollWire>(world.network, early), {7, 1 << 20});
   run->step();
   check(!early, one.name + " sends before MPI progresses");
 }

@@ -22,12 +22,12 @@
 namespace executor {
 
 // Checks a mask: in these kernels, all masks are the whole warp's.
-inline void check(unsigned mask, const Place& place) {
+inline void check(unsigned mask, const SourceLocation& place) {
   if (mask != ~0u) fail("%s of the lanes %08x at %s:%d", place.what, mask, place.file, place.line);
 }
 
 template <class T>
-inline T shuffle(unsigned mask, T value, unsigned source, Place place) {
+inline T shuffle(unsigned mask, T value, unsigned source, SourceLocation place) {
   static_assert(sizeof(T) <= 8, "a shuffle moves 64 bits at most");
   check(mask, place);
   memcpy(&block->slots[current], &value, sizeof value);
@@ -37,7 +37,7 @@ inline T shuffle(unsigned mask, T value, unsigned source, Place place) {
   return value;
 }
 
-inline unsigned ballot(unsigned mask, bool predicate, Place place) {
+inline unsigned ballot(unsigned mask, bool predicate, SourceLocation place) {
   check(mask, place);
   block->slots[current] = predicate;
   warp_wait(place);
@@ -104,8 +104,9 @@ struct Checked {
   uint32_t line, column;
 };
 }  // namespace executor
-#define CC_CHECK(name, ...)                                                                  \
-  extern "C" __attribute__((weak, used)) void __ubsan_handle_##name(const executor::Checked* at, ##__VA_ARGS__)
+#define CC_CHECK(name, ...)                                          \
+  extern "C" __attribute__((weak, used)) void __ubsan_handle_##name( \
+      const executor::Checked* at, ##__VA_ARGS__)
 CC_CHECK(shift_out_of_bounds, uintptr_t, uintptr_t) {
   executor::fail("a shift by too much at %s:%u", at->file, at->line);
 }

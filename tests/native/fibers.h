@@ -39,10 +39,10 @@ struct Fiber {
 };
 
 // Position of a thread in the source.
-struct Place {
+struct SourceLocation {
   const char *what, *file;
   int line;
-  bool operator!=(const Place& other) const {
+  bool operator!=(const SourceLocation& other) const {
     return line != other.line || strcmp(what, other.what) || strcmp(file, other.file);
   }
 };
@@ -51,7 +51,7 @@ struct Place {
 struct Barrier {
   int arrived = 0;
   unsigned generation = 0;
-  Place place = {};  // of the first thread to arrive
+  SourceLocation place = {};  // of the first thread to arrive
 };
 
 // A shared variable that ends at a page without access. The rest of its first page is filled with a pattern.
@@ -128,7 +128,7 @@ template <class... Args>
   _longjmp(scheduler, 1);
 }
 
-inline void wait(Barrier& barrier, int of, Place place) {
+inline void wait(Barrier& barrier, int of, SourceLocation place) {
   unsigned generation = barrier.generation;
   if (!barrier.arrived) barrier.place = place;
   else if (barrier.place != place)
@@ -144,8 +144,8 @@ inline void wait(Barrier& barrier, int of, Place place) {
   moved = true;
 }
 
-inline void warp_wait(Place place) { wait(block->warps[current / 32], 32, place); }
-inline void block_wait(Place place) { wait(block->barrier, n_threads, place); }
+inline void warp_wait(SourceLocation place) { wait(block->warps[current / 32], 32, place); }
+inline void block_wait(SourceLocation place) { wait(block->barrier, n_threads, place); }
 
 // Yields where blocks communicate, so that others may run first.
 inline void pause() {
@@ -221,7 +221,8 @@ inline int round() {
   moved = false;
   block_index = block->index;
   for (int i = 0; i < warps; i++) {
-    const int w = ((backwards ? warps - i : i) + first) % warps, end = w < warps - 1 ? 32 * w + 32 : n_threads;
+    const int w = ((backwards ? warps - i : i) + first) % warps,
+              end = w < warps - 1 ? 32 * w + 32 : n_threads;
     const bool skipped = block->asleep >> w & 1, last_first = random(2);
     moved = moved || skipped;
     for (int lane = 0; lane < end - 32 * w; lane++) {
@@ -270,8 +271,7 @@ inline Block* choose(std::vector<Dim>& order, int resident) {
 // Runs all blocks, at most `most` at a time. Returns null, or an error message.
 inline const char* run_blocks(uint64_t seed, int most) {
   std::vector<Dim> order;
-  for (unsigned i = grid_size.x * grid_size.y; i-- > 0;)
-    order.push_back({i % grid_size.x, i / grid_size.x});
+  for (unsigned i = grid_size.x * grid_size.y; i-- > 0;) order.push_back({i % grid_size.x, i / grid_size.x});
   state = seed;
   for (size_t i = order.size(); seed && i > 1; i--) std::swap(order[i - 1], order[random(unsigned(i))]);
   const int resident = 1 + int(random(unsigned(most)));

@@ -85,7 +85,7 @@ cdef Layout layout_from(shared_ptr[CLayout] own):
     return layout
 
 
-cdef class Entry:
+cdef class DatatypeEntry:
     """One entry of a datatype, as the layer describes it: its elements and the layout of its bytes.
 
     Attributes
@@ -118,10 +118,10 @@ cdef class Entry:
         return None if self.shape is None else tuple(k for k in (n, *self.shape) if k != 1)
 
 
-def entry_of(datatype) -> Entry:
-    """The `Entry` of a datatype; raises MPI.ERR_TYPE if it is not committed."""
+def entry_of(datatype) -> DatatypeEntry:
+    """The `DatatypeEntry` of a datatype; raises MPI.ERR_TYPE if it is not committed."""
     cdef const CType* found = type_of(handle(datatype))
-    cdef Entry entry = Entry()
+    cdef DatatypeEntry entry = DatatypeEntry()
     if found == NULL:
         raise MPI.Exception(MPI.ERR_TYPE)
     entry.element = dtypes.dtype_of(found.element) if found.element else None

@@ -74,7 +74,7 @@ cdef class Running:
     cdef shared_ptr[CRun] run
     cdef Coding coding
     cdef list buffers
-    cdef readonly Outcome outcome
+    cdef readonly RunStatistics outcome
 
     def __init__(
         self, Compiled compiled, Coding coding, uint64_t comm, int first, int n, list buffers, *,
@@ -95,7 +95,7 @@ cdef class Running:
                 marks = shared_ptr[CMarks](new CMarks())
             if not record(marks.get(), places.back().gpu, &fault):
                 raise RuntimeError(fault.text().decode())
-        self.coding, self.buffers, self.outcome = coding, buffers, Outcome()
+        self.coding, self.buffers, self.outcome = coding, buffers, RunStatistics()
         self.outcome.seconds = perf_counter()
         tags.first, tags.n = first, n
         self.run = the_engine().begin(

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from benchmarks.report import tables
 from benchmarks.scaling import OPERATIONS, main, predicted_row
 from benchmarks.simulation.fabrics import FABRICS, NODE
-from benchmarks.simulation.predict import Call
+from benchmarks.simulation.predict import Collective
 from benchmarks.simulation.virtual import Profile
 from benchmarks.simulation.ways import quick_look
 
@@ -50,7 +50,7 @@ def test_assumed_speeds_are_used(tmp_path):
 )
 @pytest.mark.exhaustive(but=1)
 def test_the_best_way_is_not_left_out(op, nbytes, network):
-    call = Call(op, nbytes, 64, 8)
+    call = Collective(op, nbytes, 64, 8)
     profile = Profile(FABRICS[network], NODE, encode=1.5e9, decode=1e9, ratio=4.0, call=2e-6, memory=8e9)
     exact = min(
         way.seconds(call, profile)

@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from benchmarks.simulation.predict import NOTICE, Call, predict, run, schedule_of
+from benchmarks.simulation.predict import NOTICE, Collective, predict, run, schedule_of
 from benchmarks.simulation.virtual import Link, Profile, simulate
 from compcoll.algorithms.catalog import program
 from compcoll.operations import ALGORITHMS
@@ -155,7 +155,7 @@ def test_one_rank_stands_for_all(size, op, algorithm):
 def test_one_rank_of_a_node_stands_for_all(op, algorithm):
     """In two levels, one rank of a node predicts all: every rank of every node does the same work."""
     size = 16 if algorithm == "recursive_halving" else 12
-    call = Call(op, 64 * 1_000, size, 4)
+    call = Collective(op, 64 * 1_000, size, 4)
     one = run(call, CODED, algorithm, 30_000, levels=2)
     profile = CODED.with_(ranks_per_node=4, node=NOTICE)
     every = simulate(size, lambda r: schedule_of(call, r, algorithm, 30_000, 2), profile)
@@ -166,7 +166,7 @@ def test_one_rank_of_a_node_stands_for_all(op, algorithm):
 
 def test_what_stays_inside_is_not_coded():
     """A node sums seven of eight values and each rank decodes an eighth, if the network is unlimited."""
-    call = Call("Allreduce", 1 << 20, 64, 8)
+    call = Collective("Allreduce", 1 << 20, 64, 8)
     profile = BARE.with_(network=Link(0, inf), node=Link(0, inf), encode=1e9, decode=1e9, ratio=4.0)
     one, two = (predict(call, profile, "direct", 1 << 20, levels) for levels in (1, 2))
     assert one / two == pytest.approx((63 + 1 + 2 * 63) / (7 + 1 + 7 + 7), rel=0.01)
@@ -237,7 +237,7 @@ def test_thousands_of_ranks():
 @pytest.mark.parametrize("size", [32, 33, 37, 40, 60])
 def test_any_number_of_ranks_halves(size):
     """One rank predicts all within 15%, although groups of odd sizes do not meet at the same time."""
-    call = Call("Allreduce", (1 << 20) // size, size)
+    call = Collective("Allreduce", (1 << 20) // size, size)
     one = predict(call, CODED, "recursive_halving", 65536)
     every = simulate(size, lambda r: schedule_of(call, r, "recursive_halving", 65536), CODED).seconds
     assert one == pytest.approx(every, rel=0.15)
@@ -246,6 +246,6 @@ def test_any_number_of_ranks_halves(size):
 @pytest.mark.parametrize("ranks_per_node", range(1, 8))
 @pytest.mark.parametrize("algorithm", ["recursive_halving", "direct", "ring"])
 def test_nodes_of_any_size_have_a_network(ranks_per_node, algorithm):
-    call = Call("Allreduce", 1000, 8, ranks_per_node)
+    call = Collective("Allreduce", 1000, 8, ranks_per_node)
     profile = CODED.with_(network=Link(1.0, 1e9))
     assert all(predict(call, profile, algorithm, 65536, n) >= 1 for n in call.levels)

@@ -48,7 +48,7 @@ def on_gpu(array):
     return DeviceArray(array.device.index, array.address, array.dtype, array.size, array)
 
 
-class Call:
+class DeviceCall:
     """A call on a device, whose values are filled in asynchronously."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Call:
 
 
 def test_runs_come_to_their_ends_beside_each_other(comm, device):
-    calls = [Call(comm, device, seed=k) for k in range(4)]
+    calls = [DeviceCall(comm, device, seed=k) for k in range(4)]
     assert internals.wait(*(call.run for call in calls), limit=10.0)
     assert all(call.right for call in calls)
     assert calls[0].run.outcome.messages == 3
@@ -119,13 +119,13 @@ def test_every_way_of_a_frame(comm, device, spec, direct):
     """Frames of known and of unknown size have the right values, on the host and on the device."""
     for seed in range(3):
         device.lib.standin_set_seed(seed)
-        call = Call(comm, device, all_at_once, seed, spec, 5 * N, direct)
+        call = DeviceCall(comm, device, all_at_once, seed, spec, 5 * N, direct)
         internals.wait(call.run)
         assert call.right
 
 
 def test_chunks_that_are_ready_together_are_one_launch(comm, device):
-    call = Call(comm, device, all_at_once, spec="bfp:bits=7", n=8 * CHUNK)
+    call = DeviceCall(comm, device, all_at_once, spec="bfp:bits=7", n=8 * CHUNK)
     internals.wait(call.run)
     assert call.right
     assert device.launches["bfp_encode_f32_7"] == 1
@@ -139,7 +139,7 @@ def test_plain_frames_are_copied_and_nothing_is_launched(comm, device, nan_at):
     for seed in range(3):
         device.lib.standin_set_seed(seed)
         device.reset()
-        call = Call(comm, device, all_at_once, seed, "raw", 8 * CHUNK - 5, nan_at=nan_at, plain=True)
+        call = DeviceCall(comm, device, all_at_once, seed, "raw", 8 * CHUNK - 5, nan_at=nan_at, plain=True)
         internals.wait(call.run)
         assert (device.copies, device.pageable) == (2 * 8, 0)  # each chunk down and up
         assert not any(device.launches.values())
@@ -147,7 +147,7 @@ def test_plain_frames_are_copied_and_nothing_is_launched(comm, device, nan_at):
 
 
 def test_plain_frames_that_stay_on_the_device_are_right(comm, device):
-    call = Call(comm, device, all_at_once, spec="raw", n=3 * CHUNK, direct=True, plain=True)
+    call = DeviceCall(comm, device, all_at_once, spec="raw", n=3 * CHUNK, direct=True, plain=True)
     internals.wait(call.run)
     assert call.right
 
@@ -157,7 +157,7 @@ def test_a_damaged_header_of_a_plain_frame_is_an_error(comm, device, byte):
     def damage(message):
         message[byte] ^= 4
 
-    call = Call(comm, device, spec="raw", n=CHUNK, plain=True)
+    call = DeviceCall(comm, device, spec="raw", n=CHUNK, plain=True)
     internals.set_recv_hook(damage)
     try:
         with pytest.raises(ValueError, match=r"header|magic"):
@@ -167,7 +167,7 @@ def test_a_damaged_header_of_a_plain_frame_is_an_error(comm, device, byte):
 
 
 def test_values_that_are_refused_go_lossless(comm, device):
-    call = Call(comm, device, all_at_once, n=6 * CHUNK, nan_at=2 * CHUNK + 7)
+    call = DeviceCall(comm, device, all_at_once, n=6 * CHUNK, nan_at=2 * CHUNK + 7)
     internals.wait(call.run)
     found = call.recv.get()
     assert np.array_equal(found[2 * CHUNK : 3 * CHUNK], call.values[2 * CHUNK : 3 * CHUNK], equal_nan=True)
@@ -175,7 +175,7 @@ def test_values_that_are_refused_go_lossless(comm, device):
 
 
 def test_an_error_ends_its_own_run(comm, device):
-    broken, sound = Call(comm, device, from_nobody), Call(comm, device)
+    broken, sound = DeviceCall(comm, device, from_nobody), DeviceCall(comm, device)
     assert not internals.wait(broken.run, sound.run, limit=0.02)
     comm.Isend(np.empty(0, np.uint8), 0, broken.first + 5).Wait()
     with pytest.raises(ValueError, match="another rank met an error"):
@@ -190,13 +190,13 @@ def test_memory_streams_and_events_are_used_again(comm, device, direct):
         device.drain()
         assert device.sound()  # frees the test's own memory
         device.lib.standin_set_seed(1)
-        internals.wait(Call(comm, device, all_at_once, n=9 * CHUNK, direct=direct).run)
+        internals.wait(DeviceCall(comm, device, all_at_once, n=9 * CHUNK, direct=direct).run)
         found.append([device.lib.standin_live(what) for what in (0, 1, 4, 5)])
     assert found[-1] == found[7]
 
 
 def test_a_wait_has_its_time(comm, device):
-    call = Call(comm, device, from_nobody)
+    call = DeviceCall(comm, device, from_nobody)
     assert not internals.wait(call.run, limit=0.02)
     comm.Send(np.empty(0, np.uint8), 0, call.first + 5)
     with pytest.raises(ValueError, match="another rank met an error"):

@@ -85,7 +85,9 @@ async def to_itself(rt: Tracer, send: list, recv: list) -> None:
         await rt.decode(await arriving, into)
 
 
-def run(comm, algorithm, spec, sends, recvs, *, recv_hook=None, chunk=CHUNK, **options) -> _engine.Outcome:
+def run(
+    comm, algorithm, spec, sends, recvs, *, recv_hook=None, chunk=CHUNK, **options
+) -> _engine.RunStatistics:
     """Run an algorithm of one rank."""
     schedule = trace(algorithm, 0, 1, [s.size for s in sends], [r.size for r in recvs], chunk, **options)
     buffers = [*sends, *recvs]
@@ -105,7 +107,7 @@ def run(comm, algorithm, spec, sends, recvs, *, recv_hook=None, chunk=CHUNK, **o
     return running.outcome
 
 
-def frames_of(comm, spec, values) -> tuple[list[np.ndarray], np.ndarray, _engine.Outcome]:
+def frames_of(comm, spec, values) -> tuple[list[np.ndarray], np.ndarray, _engine.RunStatistics]:
     """The chunks' frames, the decoded values, and the outcome."""
     frames, out = [], np.zeros_like(values)
     outcome = run(

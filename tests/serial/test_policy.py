@@ -12,7 +12,7 @@ from compcoll.core.dtypes import CODES
 from compcoll.engine.group import RankFacts, facts_of
 from compcoll.operations import ALGORITHMS, REDUCTIONS
 from compcoll.policy import choices, make_policy
-from compcoll.policy.policy import MIN_NBYTES, Place
+from compcoll.policy.policy import MIN_NBYTES, PolicyContext
 from compcoll.schedule.chunks import chunk_step
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
@@ -31,7 +31,7 @@ SPECS += ["int8:block=256", "fp8:block=32", "int4:rounding=stochastic"]
 
 
 def decide(policy, op="Alltoall", dtype=F4, nbytes=1 << 20, size=4, comm="", link="network", element=None):
-    return policy.decide(op, dtype, nbytes, Place(size, comm, link), element)
+    return policy.decide(op, dtype, nbytes, PolicyContext(size, comm, link), element)
 
 
 def test_default_keeps_the_bits_of_mpi():
@@ -45,7 +45,7 @@ def test_default_keeps_the_bits_of_mpi():
             assert "floating-point sums" in decide(Policy(), op, dtype).reason
             assert decide(Policy("lossless"), op, dtype).codec is not None
         assert decide(Policy(), op, I8).codec == codec("lossless")
-        kept = Policy().decide(op, F4, 1 << 20, Place(4, exact_sums=False))
+        kept = Policy().decide(op, F4, 1 << 20, PolicyContext(4, exact_sums=False))
         assert kept.codec == codec("lossless")
         assert kept.ask
 
@@ -253,7 +253,7 @@ def test_no_frame_of_a_chunk_that_no_rule_sizes_exceeds_the_limit(spec):
         Policy(spec, min_nbytes=0, rules=(rule,)) for rule in (Rule(), Rule(algorithm="ring"), Rule(levels=2))
     ]
     places = [
-        Place(n, "", link, 2, n // 2, gpus)
+        PolicyContext(n, "", link, 2, n // 2, gpus)
         for n in (2, 64)
         for link, gpus in (("network", False), ("network", True), ("node", True))
     ]
@@ -287,7 +287,8 @@ def test_no_frame_of_a_chunk_that_no_rule_sizes_exceeds_the_limit(spec):
 )
 def test_broadcasts_go_along_a_chain_where_the_wire_is_shared(nbytes, size, link, ranks_per_node, expected):
     policy = Policy(codec="zfp:rate=8")
-    assert policy.decide("Bcast", F4, nbytes, Place(size, "", link, ranks_per_node)).algorithm == expected
+    context = PolicyContext(size, "", link, ranks_per_node)
+    assert policy.decide("Bcast", F4, nbytes, context).algorithm == expected
 
 
 def test_sizes_as_people_and_numpy_write_them():
@@ -307,12 +308,12 @@ def test_chunks_and_windows_where_all_ranks_have_gpus():
     policy = Policy("lossless", min_nbytes=0)
     for op in ("Alltoall", "Allgather", "Bcast", "Allreduce", "Alltoallv"):
         for nbytes in (1 << 20, 64 << 20, 1 << 30):
-            found = policy.decide(op, np.dtype("f4"), nbytes, Place(4, gpus=True))
+            found = policy.decide(op, np.dtype("f4"), nbytes, PolicyContext(4, gpus=True))
             most = 447 << 12  # with a header no more than 1.75 MiB
             assert found.chunk_nbytes == (most if op == "Alltoallv" else min(max(nbytes // 4, 1 << 20), most))
             window = choices.window(op, found.chunk_nbytes, found.codec, gpus=True)
             assert window * found.chunk_nbytes >= 32 << 20
-            host = policy.decide(op, np.dtype("f4"), nbytes, Place(4))
+            host = policy.decide(op, np.dtype("f4"), nbytes, PolicyContext(4))
             assert host.chunk_nbytes < 4 << 20
             window = choices.window(op, host.chunk_nbytes, host.codec)
             assert window == 4 or op == "Alltoall"

@@ -101,7 +101,7 @@ async def to_itself(rt, send: list, recv: list) -> None:
         await rt.decode(await arriving, into)
 
 
-def run(comm, spec, a: np.ndarray, out: np.ndarray, inner, recv_hook=None) -> _engine.Outcome:
+def run(comm, spec, a: np.ndarray, out: np.ndarray, inner, recv_hook=None) -> _engine.RunStatistics:
     """Send an array in its shape to the rank itself, whose receive does not know the shape."""
     schedule = trace(to_itself, 0, 1, [a.size], [a.size], CHUNK, [inner, ()], shaped=True)
     running = internals.Running(

@@ -35,10 +35,10 @@ struct Float16 {
 
   template <class L>
   static L widen(vec<uint16_t, lanes<L>::n> v) {
-    using Real = typename Lane<L>::Real;
+    using Real = typename LaneTypes<L>::Real;
     L h = convert<L>(v), magnitude = h & 0x7fff, sign = (h ^ magnitude) << 16;
     L normal = (magnitude << 13) + (112u << 23);
-    L subnormal = bits_as<L>(convert<Real>(typename Lane<L>::Int(magnitude)) * 0x1p-24f);
+    L subnormal = bits_as<L>(convert<Real>(typename LaneTypes<L>::Int(magnitude)) * 0x1p-24f);
     L finite = magnitude < 0x400 ? subnormal : normal;
     return sign | (magnitude < 0x7c00 ? finite : L{} + 0x7f800000u);
   }
@@ -49,7 +49,7 @@ struct Float16 {
     constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     return vec<uint16_t, 16>(_mm512_cvtps_ph(saturate(__m512(v), 65504), nearest));
 #else
-    using Real = typename Lane<L>::Real;
+    using Real = typename LaneTypes<L>::Real;
     L magnitude = v & 0x7fffffff, sign = (v ^ magnitude) >> 16;
     L largest = L{} + 0x477fe000u;
     magnitude = magnitude > largest ? largest : magnitude;

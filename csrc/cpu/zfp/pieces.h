@@ -58,7 +58,7 @@ class Pieces {
   // Adds padding outside of the array, in vectors of lanes.
   template <class L>
   void add_padding(L* v) const {
-    using Int = typename Lane<L>::Int;
+    using Int = typename LaneTypes<L>::Int;
     if (!padded_) return;
     for (int i = 0; i < 4; i++) v[i] = __builtin_shuffle(v[i], convert<Int>(load_source(i)));
   }
@@ -107,7 +107,7 @@ class Pieces {
   template <bool Add, class V>
   static void add_or_store(uint64_t to, uint32_t mask, V v) {
     if constexpr (Add) {
-      using Real = typename Lane<V>::Real;
+      using Real = typename LaneTypes<V>::Real;
       v = V(Real(masked_load(V{}, mask, to)) + Real(v));
     }
     masked_store(to, mask, v);

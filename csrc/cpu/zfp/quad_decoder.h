@@ -17,7 +17,7 @@ namespace zfp {
 template <class L>
 inline void settle_last(L* u, L over, int lowest) {
   using W = typename lanes<L>::word;
-  using Int = typename Lane<L>::Int;
+  using Int = typename LaneTypes<L>::Int;
   L k = (over >> W(2)) + W(lowest), far = over & 3;
   L bit = shift_left(shift_right(u[3], k) & 1, k);
   bit = Int(over) > 0 ? bit : L{};

@@ -37,7 +37,7 @@ struct Cut {
   Cut(L n, int maxbits) : n(n), left(L{} + (maxbits - Format<typename lanes<L>::word>::header)) {}
 
   void pass(L used, L room, L next) {
-    auto fits = typename Lane<L>::Int(used) <= typename Lane<L>::Int(room);
+    auto fits = typename LaneTypes<L>::Int(used) <= typename LaneTypes<L>::Int(room);
     planes = fits ? planes + 1 : planes;
     n = fits ? next : n;
     left = fits ? room - used : left;

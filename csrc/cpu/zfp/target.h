@@ -125,7 +125,7 @@ class TargetOf final : public Target<typename E::Word, D> {
   static void store_vector(L v, void* dst) {
     Packed packed = E::narrow(v);
     if constexpr (Accumulate) {
-      using Real = typename Lane<L>::Real;
+      using Real = typename LaneTypes<L>::Real;
       Real sum = compcoll::CC_LEVEL::load<Real>(dst) + bits_as<Real>(E::template widen<L>(packed));
       compcoll::CC_LEVEL::store(dst, sum);
     } else {

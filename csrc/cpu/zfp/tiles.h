@@ -38,7 +38,7 @@ struct Cursor {
 
 template <class L, class Source, size_t... I>
 inline L shuffle(L a, L b, Source source, std::index_sequence<I...>) {
-  using Mask = typename Lane<L>::Int;
+  using Mask = typename LaneTypes<L>::Int;
   constexpr Mask mask = {typename Format<typename lanes<L>::word>::Int(Source()(I))...};
   return __builtin_shuffle(a, b, mask);
 }
