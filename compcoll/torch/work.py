@@ -94,6 +94,21 @@ class Work(dist.Work):
         Rank that sent a message, once it is known.
     """
 
+    # Defaults are the class's: an attribute of an object of this type takes longer to set than others do.
+    peers: Sequence[int] = ()
+    after: Callable[[], None] | None = None
+    number, phase, policies = 0, 0, ()
+    conflicts: Sequence[Work] = ()
+    remake: Callable[[], Sequence[MpiCall]] | None = None
+    in_flight: _engine.OperationGroup | None = None
+    sources: Sequence[int] = ()
+    done = False
+    error: BaseException | None = None
+    _claimed = False
+    _marks: Sequence[tuple[Any, Any]] = ()
+    _ended: Event | None = None
+    _future: Future | None = None
+
     def __init__(
         self,
         group: Any,
@@ -107,25 +122,12 @@ class Work(dist.Work):
         super().__init__()
         self.group, self.op, self.calls, self.outputs, self.inputs = group, op, calls, outputs, inputs
         self.text = None if signature is None else " ".join(map(str, (op, *signature)))
-        self.peers: Sequence[int] = ()
-        self.after: Callable[[], None] | None = None
         self.nbytes = sum(call.nbytes for call in calls)
         self.timeout = seconds_of(options.timeout or getattr(options.opts, "timeout", None), group.timeout)
-        self.number, self.phase, self.policies = 0, 0, ()
         self.written = outputs
-        self.conflicts: Sequence[Work] = ()
-        self.remake: Callable[[], Sequence[MpiCall]] | None = None
         self.created = time.monotonic()
-        self.in_flight: _engine.OperationGroup | None = None
-        self.sources: list[int] = []
-        self.done = False
-        self.error: BaseException | None = None
         # True if the progress thread has the calls; a thread is about to wait for the others.
         self._submitted = not (options.waits or getattr(options.opts, "asyncOp", True) is False)
-        self._claimed = False
-        self._marks: Sequence[tuple[Any, Any]] = ()
-        self._ended: Event | None = None
-        self._future: Future | None = None
 
     # -- start and end; the group's lock is held during the start
 

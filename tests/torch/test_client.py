@@ -2,6 +2,7 @@
 
 import ctypes
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -11,6 +12,7 @@ import torch.distributed as dist
 import compcoll.torch
 from compcoll.engine import _engine
 from compcoll.torch import groups
+from compcoll.torch.work import Work
 
 
 def state_of(group):
@@ -65,6 +67,7 @@ def test_groups_leave_nothing_behind(world, agree):
     for _ in range(8):
         group = dist.new_group()
         dist.all_reduce(x := torch.ones(3), group=group)
+        assert agree(_engine.marked_count() == marked + 1)
         dist.destroy_process_group(group)
     assert agree((x == dist.get_world_size()).all())
     assert agree(_engine.marked_count() == marked and len(groups.all_groups()) == kept)
@@ -133,6 +136,37 @@ def test_lists_are_taken_from_where_they_lie(ours, gloo, agree):
             outs = list(whole.split(sizes[1]))
         results.append(outs)
     assert agree(all(torch.equal(a, b) for a, b in zip(*results, strict=True)))
+
+
+def test_an_error_reaches_every_waiter(world, agree):
+    """Two threads that wait for a receive of the wrong size get one error, which a third thread polls for."""
+    group, rank, errors = dist.new_group(), dist.get_rank(), []
+    if rank == 0:
+        work = dist.irecv(torch.zeros(8), 1, group=group)
+
+        def wait():
+            with pytest.raises(ValueError, match="16 bytes came from rank 1 for a tensor of 32") as caught:
+                work.wait()
+            return caught.value
+
+        def poll():
+            while not work.is_completed():
+                time.sleep(1e-3)
+            return work.exception()
+
+        with ThreadPoolExecutor(4) as pool:
+            found = [pool.submit(wait), pool.submit(wait)]
+            if isinstance(work, Work):  # from 2.14 on torch hands out one that can only be waited for
+                found.append(pool.submit(poll))
+            pool.submit(dist.send, torch.ones(1), 1)
+            errors = [one.result() for one in found]
+        assert "error state" in state_of(group).broken
+        state_of(group).broken = ""  # a single message has failed, so that the tests can end without an abort
+    elif rank == 1:
+        dist.recv(torch.zeros(1), 0)
+        dist.send(torch.ones(4), 0, group=group)
+    assert agree(len({str(one) for one in errors}) <= 1), errors
+    dist.destroy_process_group(group)
 
 
 def test_a_time_out_names_who_is_missing(world):
