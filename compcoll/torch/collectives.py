@@ -1,4 +1,4 @@
-"""Torch's collectives and messages as calls of MPI: each function makes one, and starts nothing."""
+"""Torch's collectives and messages as calls of MPI: each function makes an `MpiCall`, and starts nothing."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def _write_outputs(
 
 
 def broadcast(group: Any, tensor: torch.Tensor, root: int) -> MpiCall:
-    """The root's values arrive everywhere."""
+    """Send the root's values to all ranks."""
     values = Buffer(tensor, writes=True, reads=group.rank == root)
     return MpiCall("Bcast", (values.spec(), root), tensor.nbytes, (values,), _write_outputs(values))
 
 
 def all_reduce(group: Any, tensor: torch.Tensor, how: Reduction) -> MpiCall:
-    """The reduction of all ranks' values takes their place."""
+    """Reduce all ranks' values in place."""
     values = Buffer(tensor, writes=True, dtype=how.dtype)
     if how.changes_input:
         values.change(how.before)
@@ -85,7 +85,7 @@ def all_reduce(group: Any, tensor: torch.Tensor, how: Reduction) -> MpiCall:
 
 
 def reduce(group: Any, tensor: torch.Tensor, how: Reduction, root: int) -> MpiCall:
-    """The reduction of all ranks' values takes the place of the root's."""
+    """Reduce all ranks' values, in place at the root."""
     at_root = group.rank == root
     values = Buffer(tensor, writes=at_root, dtype=how.dtype, copies=how.changes_input and not at_root)
     if how.changes_input:
@@ -96,7 +96,7 @@ def reduce(group: Any, tensor: torch.Tensor, how: Reduction, root: int) -> MpiCa
 
 
 def reduce_scatter_single(group: Any, out: torch.Tensor, tensor: torch.Tensor, how: Reduction) -> MpiCall:
-    """Block i of the reduction of all ranks' values arrives at rank i."""
+    """Reduce all ranks' values, and send block i to rank i."""
     _check_sizes("reduce_scatter", tensor.numel(), out.numel() * group.size)
     source = Buffer(tensor, dtype=how.dtype, copies=how.changes_input or overlap(tensor, [out]))
     target = Buffer(out, writes=True, reads=False, dtype=how.dtype)
@@ -107,10 +107,10 @@ def reduce_scatter_single(group: Any, out: torch.Tensor, tensor: torch.Tensor, h
 
 
 def reduce_scatter(group: Any, out: torch.Tensor, tensors: Sequence[torch.Tensor], how: Reduction) -> MpiCall:
-    """Tensor i of the reduction of all ranks' lists arrives at rank i; they may differ in size."""
+    """Reduce all ranks' lists, and send tensor i to rank i; the tensors may differ in size."""
     _check_list("reduce_scatter", group, tensors, out)
     _check_sizes("reduce_scatter", tensors[group.rank].numel(), out.numel())
-    source = Blocks(tensors, dtype=how.dtype, joined=True)  # as MPI has no displacements for it
+    source = Blocks(tensors, dtype=how.dtype, joined=True)  # MPI takes no displacements here
     target = Buffer(out, writes=True, reads=False, dtype=how.dtype)
     if how.changes_input:
         source.change(how.before)
@@ -124,7 +124,7 @@ def reduce_scatter(group: Any, out: torch.Tensor, tensors: Sequence[torch.Tensor
 
 
 def all_gather_single(group: Any, out: torch.Tensor, tensor: torch.Tensor) -> MpiCall:
-    """Every rank's values arrive everywhere, one after the other."""
+    """Gather all ranks' values on every rank, one after the other."""
     _check_sizes("all_gather", out.numel(), tensor.numel() * group.size)
     _check_types(out, [tensor])
     source, target = Buffer(tensor), Buffer(out, writes=True, reads=False)
@@ -137,7 +137,7 @@ def all_gather_single(group: Any, out: torch.Tensor, tensor: torch.Tensor) -> Mp
 
 
 def all_gather(group: Any, outs: Sequence[torch.Tensor], tensor: torch.Tensor) -> MpiCall:
-    """Every rank's values arrive everywhere as tensor i; they may differ in size."""
+    """Gather rank i's values on every rank as tensor i; the tensors may differ in size."""
     _check_list("all_gather", group, outs, tensor)
     _check_sizes("all_gather", outs[group.rank].numel(), tensor.numel())
     source = Buffer(tensor, copies=overlap(tensor, outs))
@@ -148,7 +148,7 @@ def all_gather(group: Any, outs: Sequence[torch.Tensor], tensor: torch.Tensor) -
 
 
 def gather(group: Any, outs: Sequence[torch.Tensor], tensor: torch.Tensor, root: int) -> MpiCall:
-    """Every rank's values arrive at the root, as tensor i of its list."""
+    """Gather rank i's values at the root as tensor i."""
     if group.rank != root:
         source = Buffer(tensor)
         return MpiCall("Gatherv", (source.spec(), None, root), tensor.nbytes, (source,))
@@ -161,7 +161,7 @@ def gather(group: Any, outs: Sequence[torch.Tensor], tensor: torch.Tensor, root:
 
 
 def scatter(group: Any, out: torch.Tensor, tensors: Sequence[torch.Tensor], root: int) -> MpiCall:
-    """Tensor i of the root's list arrives at rank i."""
+    """Send tensor i of the root's list to rank i."""
     target = Buffer(out, writes=True, reads=False)
     if group.rank != root:
         finish = _write_outputs(target)
@@ -175,7 +175,7 @@ def scatter(group: Any, out: torch.Tensor, tensors: Sequence[torch.Tensor], root
 
 
 def all_to_all(group: Any, outs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> MpiCall:
-    """Tensor i goes to rank i, and what it has for this rank arrives as tensor i."""
+    """Send tensor i to rank i, and receive tensor i from rank i."""
     _check_list("all_to_all", group, outs, outs[0])
     _check_list("all_to_all", group, tensors, outs[0])
     _check_sizes("all_to_all", tensors[group.rank].numel(), outs[group.rank].numel())
@@ -189,7 +189,7 @@ def all_to_all(group: Any, outs: Sequence[torch.Tensor], tensors: Sequence[torch
 def all_to_all_single(
     group: Any, out: torch.Tensor, tensor: torch.Tensor, out_sizes: Sequence[int], sizes: Sequence[int]
 ) -> MpiCall:
-    """Send slices of the first dimension to each rank, in these numbers or the same number to each."""
+    """Send ``sizes[i]`` slices of the first dimension to rank i; without ``sizes`` each gets as many."""
     _check_types(out, [tensor])
     theirs, ours = _rows(group, out, out_sizes), _rows(group, tensor, sizes)
     source = Buffer(tensor, copies=overlap(tensor, [out]))
@@ -212,7 +212,7 @@ def all_to_all_single(
 
 
 def _rows(group: Any, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
-    """Slices of a tensor for each rank."""
+    """Number of a tensor's slices for each rank."""
     n = tensor.shape[0] if tensor.dim() else 1
     if not sizes:
         if n % group.size:
@@ -226,7 +226,7 @@ def _rows(group: Any, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
 
 
 def barrier(group: Any) -> MpiCall:
-    """Wait until all ranks have come."""
+    """Synchronize all ranks."""
     return MpiCall("Barrier", (), 0)
 
 
@@ -234,14 +234,14 @@ def barrier(group: Any) -> MpiCall:
 
 
 def send(group: Any, tensor: torch.Tensor, peer: int, tag: int) -> MpiCall:
-    """Values go to another rank."""
+    """Send values to another rank."""
     _check_peer(group, peer, tag)
     source = Buffer(tensor)
     return MpiCall("Send", (source.spec(), peer, tag), tensor.nbytes, (source,))
 
 
 def recv(group: Any, tensor: torch.Tensor, peer: int | None, tag: int, sources: list[int]) -> MpiCall:
-    """Values come from another rank, whichever it is where none is named: ``sources`` tells."""
+    """Receive values from a rank, or from any rank if ``peer`` is None; ``sources`` gets the sender."""
     _check_peer(group, peer or 0, tag)
     target, source = Buffer(tensor, writes=True, reads=False), MPI.ANY_SOURCE if peer is None else peer
 

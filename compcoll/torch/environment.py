@@ -16,7 +16,7 @@ from compcoll.launch import is_launched
 
 __all__ = ["set_environment"]
 
-# A program may put another communicator into its place.
+# A copy, as a program may assign another communicator to `MPI.COMM_WORLD`.
 _WORLD = MPI.COMM_WORLD
 #: Ports that the system does not assign on its own.
 _PORTS = range(20_000, 32_000)
@@ -28,10 +28,10 @@ _CONNECT_TIMEOUT = 2.0
 
 
 def set_environment() -> None:
-    """Set torch's variables from MPI where they are not set; collective.
+    """Set torch's variables from MPI unless they are set; collective.
 
-    Not where MPI has one rank that no mpiexec started: programs that start ranks of their own would take the
-    variables for those of another launcher. `make_group` says what is wrong where the backend is asked for.
+    Without mpiexec MPI has one rank, and nothing is set: programs that start ranks of their own would take
+    the variables for another launcher's. `make_group` raises if such a process uses the backend.
     """
     if _WORLD.Get_size() == 1 and not (is_launched() and os.environ.get("WORLD_SIZE", "1") == "1"):
         return
@@ -60,7 +60,7 @@ def _free_port() -> int:
 
 
 def find_address(comm: MPI.Intracomm, node: MPI.Comm) -> str:
-    """An address of rank 0's host that all nodes reach, OSError on all ranks if there is none; collective."""
+    """Find an address of rank 0's host that all nodes reach, or raise OSError on all ranks; collective."""
     if comm.allreduce(int(node.Get_size()), MPI.MIN) == comm.Get_size():
         return _LOOPBACK
     server = socket.create_server(("", 0), backlog=1024) if comm.Get_rank() == 0 else None
@@ -85,7 +85,7 @@ def _connects(address: str, port: int) -> bool:
 
 
 def _addresses() -> Iterator[str]:
-    """The interface that gloo is told to use, the host's name, then all interfaces but loopback."""
+    """Addresses of gloo's interface, if it is set, the host's name, and addresses of others but loopback."""
     wanted = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     others = [name for _, name in socket.if_nameindex()]
     if wanted in others:

@@ -27,8 +27,8 @@ def _join_callers() -> None:
 class _Failure:
     """The value of a future that ends with an error.
 
-    C++ pickles a value to find its tensors, and crashes where there are none, as in torch's own
-    `torch.futures.Future.set_exception`; so that raises the error, too.
+    C++ pickles a value to find its tensors, and crashes if the value has none; torch's own
+    `torch.futures.Future.set_exception` has this fault. Pickling this value therefore raises the error.
     """
 
     def __init__(self, error: BaseException):
@@ -38,21 +38,21 @@ class _Failure:
         raise self.error
 
     def raise_error(self) -> None:
-        """Raise the error where Python reads the value."""
+        """Raise the error when Python reads the value."""
         raise self.error
 
 
 class Future(torch.futures.Future):
     """A future that knows whether it has callbacks in Python."""
 
-    # From 2.14 on torch hands out another object for the same future, so that callbacks are not seen here.
+    # From 2.14 on torch hands out another object for the same future, and this one does not see callbacks.
     calls_python = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14)
 
     def __init__(self, result: Sequence[torch.Tensor]):
         super().__init__(devices=future_devices(result))
-        # Callbacks belong to the phase in which it was asked for, whichever thread runs them.
+        # Callbacks belong to the phase in which the future was made, whichever thread runs them.
         self._is_backward = is_backward()
-        # Held while it is completed without a thread of its own: no callback comes meanwhile.
+        # Held while the future is completed without a thread of its own: no callback is added meanwhile.
         self._own = RLock()
 
     def then(self, callback):
@@ -66,7 +66,7 @@ class Future(torch.futures.Future):
             super().add_done_callback(callback)
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        """Complete it; callbacks in Python may wait for operations, so they get a thread of their own."""
+        """Complete the future, in a thread of its own if it has callbacks in Python: they may wait."""
         with self._own:
             if not self.calls_python:
                 self._complete(result, error)
@@ -77,7 +77,7 @@ class Future(torch.futures.Future):
                 thread.start()
                 _callers[:] = [thread, *filter(Thread.is_alive, _callers)]
                 before_finalize(_join_callers)
-        except RuntimeError:  # no thread can be started: callbacks that wait for nothing work here as well
+        except RuntimeError:  # no thread can be started; callbacks that do not wait work in this thread, too
             self._call(result, error)
 
     def _call(self, result: Any, error: BaseException | None) -> None:

@@ -44,17 +44,17 @@ _MOST_WORDS = 1000
 
 
 class GroupState:
-    """The implementation of a process group, in either of its shells.
+    """State of a process group, which its two classes for torch share.
 
     Parameters
     ----------
     comm : MPI.Intracomm
-        The group's own, of its ranks in torch's order.
+        Communicator of the group alone; its ranks have torch's order.
     name : str
     timeout : timedelta
     options : Options or None
     serial : int
-        The same on all ranks; no other group of any of them has it.
+        Number that all ranks of the group have for it, and none of them for another group.
     like : GroupState or None
         The default group, if there is one.
     """
@@ -73,13 +73,13 @@ class GroupState:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.timeout = timeout.total_seconds()
         self.key = f"{name}/{serial}"
-        #: The reason why the group is in an error state; empty where it is not.
+        #: Reason of the group's error state; empty if there is no error.
         self.broken = ""
         self.stats = GroupStats(self)
         self.n_calls = self.n_barriers = 0
-        #: The works since coalescing began.
+        #: Works since coalescing began; None outside of it.
         self.batch: list[Any] | None = None
-        #: Held while operations begin or end.
+        #: Held while operations start or end.
         self.lock = RLock()
         self._queue: deque[Work] = deque()
         self._in_flight: list[Work] = []
@@ -95,7 +95,7 @@ class GroupState:
 
     @property
     def names(self) -> set[str]:
-        """All names of the group."""
+        """Every name of the group."""
         return policies.names_of(self.name, self.desc())
 
     @property
@@ -105,30 +105,30 @@ class GroupState:
 
     @property
     def policies(self) -> tuple:
-        """The policies of further calls, by phases: torch describes a group after it is made."""
+        """Policies of the next calls, by phases; torch sets a group's description after making it."""
         if self._policies is None:
             self._policies = policies.policies_of(self)
         return self._policies
 
     @property
     def policy(self) -> Any:
-        """The policy of further calls in this thread at this moment."""
+        """Policy of a call that this thread makes now."""
         return self.policies[policies.phase_of(self.policies)]
 
     @property
     def may_lose(self) -> bool:
-        """Whether the root of a broadcast may take the values that others decode."""
+        """True if the root of a broadcast may take the values that the other ranks decode."""
         return any(policy.may_lose for policy in self.policies)
 
     def measure(self) -> None:
-        """Measure the link where a new policy asks for that; collective."""
+        """Measure the link if a new policy needs that; collective."""
         link = self.marked.facts.link
         if self.size > 1 and any(policy.needs_measurement(link) for policy in self.policies):
             self.flush()
             self.marked.measure(self.comm)
 
     def forget_policy(self) -> None:
-        """Find the policy anew at the next call."""
+        """Look the policy up again at the next call."""
         self._policies = None
 
     def _watch_decision(self, phase: int, op: str, nbytes: int, element: np.dtype, used: Codec) -> None:
@@ -139,7 +139,7 @@ class GroupState:
     # -- operations
 
     def conflicts(self, written: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> list[Work]:
-        """The collectives that write what another one reads or writes, or read what it writes."""
+        """Pending collectives that must end before one that writes and reads these tensors."""
         return [
             other
             for other in (self._pending() if self._in_flight else ())
@@ -149,7 +149,7 @@ class GroupState:
 
     def enqueue(self, work: Work) -> Work:
         """Start an operation, or leave it in the queue until its turn."""
-        # An exception of a signal's handler between the calls of a start would be an error of all ranks.
+        # A signal handler's exception between the calls of an operation would make all ranks fail.
         with _engine.kept_back(), self.lock:
             self.check_usable()
             if work.text is None:
@@ -206,7 +206,7 @@ class GroupState:
                 self._free()
 
     def gather_objects(self, op: str, mine: Any) -> list[Any]:
-        """All ranks' objects, by operations that are compared and have the group's time-out."""
+        """Gather objects of all ranks, by operations that are compared and have the group's time-out."""
         data = torch.frombuffer(bytearray(pickle.dumps(mine)), dtype=torch.uint8)
         sizes = torch.zeros(self.size, dtype=torch.int64)
         number, options = torch.tensor([data.numel()]), CallOptions(waits=True)
@@ -218,7 +218,7 @@ class GroupState:
         return [pickle.loads(one.numpy().tobytes()) for one in everyone]
 
     def flush(self) -> None:
-        """Wait for all collectives."""
+        """Wait for all pending collectives."""
         for work in self._pending():
             with suppress(Exception):
                 work.wait(self.timeout)
@@ -226,12 +226,12 @@ class GroupState:
     # -- errors, and the end
 
     def check_usable(self) -> None:
-        """DistBackendError where an earlier call of the group failed."""
+        """Raise DistBackendError if an earlier call of the group has failed."""
         if self.broken:
             raise dist.DistBackendError(self.broken)
 
     def check_peers(self, work: Work) -> None:
-        """DistBackendError where an operation cannot end any more, as far as others have told."""
+        """Raise DistBackendError if a rank that an operation needs has left the group."""
         if self.size == 1:
             return
         gone = self._departures()
@@ -250,7 +250,7 @@ class GroupState:
         return {}
 
     def post_departure(self, why: str, first: int | None = None, waits: bool = False) -> None:
-        """Tell the other ranks that this one does not complete calls from a number on."""
+        """Post that this rank does not complete calls from the number ``first`` on, and why."""
         if self.size == 1:
             return
         if first is None:
@@ -260,7 +260,7 @@ class GroupState:
             departures().post(Departure(self.key, self.rank, first, why[:_MOST_WORDS], waits))
 
     def describe(self, work: Work) -> str:
-        """Name an operation that is given up, and the ranks that have not come to it."""
+        """Name an operation that has timed out, and the ranks that have not called it."""
         number = work.number
         if not number:
             return f"{work.op} of the process group {self.name!r}"
@@ -275,12 +275,12 @@ class GroupState:
         return f"call {number} of the process group {self.name!r}; {said}"
 
     def invalidate(self, reason: str) -> None:
-        """Have every later call raise."""
+        """Put the group into an error state, in which every call raises."""
         if not self.broken:
             self.broken = f"the process group {self.name!r} is in an error state: {reason}"
 
     def monitored_barrier(self, timeout: timedelta | None, wait_all_ranks: bool) -> None:
-        """Wait for all ranks; RuntimeError on those that wait for missing ones.
+        """Wait for all ranks; raise RuntimeError on a rank that waits in vain.
 
         Rank 0 names the first rank that is missing, or all of them with ``wait_all_ranks``.
         """
@@ -303,7 +303,7 @@ class GroupState:
         )
 
     def free(self) -> None:
-        """Free the communicators when nothing is under way on them any more."""
+        """Free the communicators, after the last operation in flight."""
         if self not in groups.all_groups():
             return
         groups.remove(self, is_lost=bool(self.broken) and not MPI.Is_finalized())

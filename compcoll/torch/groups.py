@@ -26,7 +26,7 @@ def remove(group: Any, *, is_lost: bool = False) -> None:
 
 
 def all_groups() -> list[Any]:
-    """All groups, in the order in which they were made."""
+    """Every group, in the order in which they were made."""
     return list(_groups)
 
 

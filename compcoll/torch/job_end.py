@@ -22,21 +22,21 @@ from compcoll.torch.store import end_departures
 
 __all__ = ["add_job", "at_exit", "end_job", "meet_at_end", "post_exceptions"]
 
-#: Seconds in which the process of a rank that raised has to end, under torchrun and its like.
+#: Seconds for the process of a rank that raised to end first, under torchrun and its like.
 _LAST = 3.0
-#: Communicators of groups that are part of no other one here, by their ranks, for `meet_at_end` alone.
+#: Communicators for `meet_at_end`, by the ranks of groups that are not part of another one.
 _jobs: dict[frozenset[int], MPI.Intracomm] = {}
 
 
 def add_job(comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
-    """Have a group's ranks, those of COMM_WORLD, meet before MPI ends; collective over these."""
+    """Have these ranks of COMM_WORLD, a group's, meet before MPI ends; collective over them."""
     if not any(known.issuperset(ranks) for known in _jobs):
         _jobs[frozenset(ranks)] = comm.Dup()
         before_finalize(meet_at_end)
 
 
 def meet_at_end(seconds: float = inf) -> None:
-    """Return when the ranks of all groups are at the ends of their processes, or after so many seconds.
+    """Wait at most ``seconds`` until the ranks of all groups are at the ends of their processes.
 
     Ranks that have destroyed their groups may still write a checkpoint.
     """
@@ -50,7 +50,7 @@ def meet_at_end(seconds: float = inf) -> None:
 
 @cache
 def post_exceptions() -> None:
-    """Tell the other ranks of all groups of an exception that nobody catches."""
+    """Post a departure from all groups at an uncaught exception."""
     hook = sys.excepthook
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -63,7 +63,7 @@ def post_exceptions() -> None:
 
 
 def end_job() -> None:
-    """Leave the store as the default group ends, unless others may look there for the reason of an error."""
+    """Leave the store when the default group ends, unless it holds the reason of an error."""
     if not groups.lost_groups() and not any(group.broken for group in groups.all_groups()):
         end_departures(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
 

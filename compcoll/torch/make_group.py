@@ -26,7 +26,7 @@ from compcoll.torch.policies import Options
 
 __all__ = ["forget", "make_group"]
 
-# A program may put another communicator into its place.
+# A copy, as a program may assign another communicator to `MPI.COMM_WORLD`.
 _WORLD = MPI.COMM_WORLD
 _HOW = "start the program by `mpiexec -n N python script.py`"
 #: State of the default group.
@@ -34,9 +34,9 @@ _default: list[GroupState] = []
 
 
 def make_group(opts: Any, options: Any) -> GroupState:
-    """The state of a process group, RuntimeError where MPI does not have its ranks; collective over these.
+    """Make the state of a process group, or raise RuntimeError if MPI lacks its ranks; collective over them.
 
-    First the ranks find each other in torch's store, which names those that do not come; then they call MPI.
+    The ranks first meet in torch's store, which names missing ones, and then call MPI.
     ``opts`` are torch's _DistributedBackendOptions.
     """
     rank, size = opts.group_rank, opts.group_size
@@ -52,10 +52,10 @@ def make_group(opts: Any, options: Any) -> GroupState:
     timeout = opts.timeout if options is None or options.timeout is None else options.timeout
     is_first = not dist.is_initialized()
     store.watch_store(opts.store if is_first else c10d._get_default_store(), is_first)
-    with _engine.plain_calls():  # a program may have asked for less than there is
+    with _engine.plain_calls():  # the level that MPI has, not the one that a program has asked for
         level = MPI.Query_thread()
     settings = policies.settled(options)
-    has_threads = isinstance(settings, str) or _has_threads()  # an error of the settings is told first
+    has_threads = isinstance(settings, str) or _has_threads()  # an error of the settings is reported first
     mine = settings, _WORLD.Get_rank(), groups.next_serial(), level, has_threads
     what = f"the process group {opts.group_id!r}"
     everyone = store.exchange(opts.store, rank, size, mine, timeout.total_seconds(), what)
@@ -74,7 +74,7 @@ def make_group(opts: Any, options: Any) -> GroupState:
         )
     serial = groups.next_serial([serial for _, _, serial, *_ in everyone]) - 1
     try:
-        with _engine.plain_calls():  # of COMM_WORLD, which may have a policy of its own
+        with _engine.plain_calls():  # COMM_WORLD may have a policy of its own
             comm = _create(ranks := [one for _, one, *_ in everyone], serial)
             job_end.add_job(comm, ranks)
             job_end.post_exceptions()
@@ -100,7 +100,7 @@ def _has_threads() -> bool:
 
 
 def _create(ranks: Sequence[int], serial: int) -> MPI.Intracomm:
-    """A communicator of some ranks of COMM_WORLD, in this order; collective over these."""
+    """Make a communicator of these ranks of COMM_WORLD, in this order; collective over them."""
     everyone = _WORLD.Get_group()
     some = everyone.Incl(ranks)
     made = MPI.Intracomm(_WORLD).Create_group(some, serial % 32_768)
@@ -110,7 +110,7 @@ def _create(ranks: Sequence[int], serial: int) -> MPI.Intracomm:
 
 
 def _start_mpi(opts: Any) -> None:
-    """Initialise MPI on all of torch's ranks, whichever group comes first: MPI cannot take in more later."""
+    """Initialise MPI on all of torch's ranks, even for a smaller first group: MPI cannot add ranks later."""
     common, rank, size = opts.store, opts.group_rank, opts.group_size
     if dist.is_initialized():
         common, rank, size = c10d._get_default_store(), dist.get_rank(), dist.get_world_size()

@@ -1,4 +1,4 @@
-"""The methods that torch calls on a process group or a backend, in all its versions."""
+"""Methods that all versions of torch call on a process group or a backend."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ _EAGER_NBYTES = 2048
 
 @not_compiled
 class Operations:
-    """The operations of both shells, `CompcollGroup` and `CompcollBackend`.
+    """Operations of `CompcollGroup` and `CompcollBackend`.
 
-    A list of tensors has one entry, unless an operation takes one for each rank: one process, one device.
-    ``signature`` is all that the ranks have to agree upon, beside the operation's name.
+    A process has one device: a list of tensors has one entry, unless an operation takes one for each rank.
+    ``signature`` has the arguments that must agree on all ranks, beside the operation's name.
     """
 
     state: GroupState
@@ -202,14 +202,14 @@ class Operations:
             completion_thread().submit_if_slow(work)
         return work
 
-    # -- coalescing: all operations begin at once anyway
+    # -- coalescing: all operations start at once in any case
 
     def start_coalescing(self, device: Any = None) -> None:
-        """Collect the works from now on."""
+        """Begin to collect works."""
         self.state.batch = []
 
     def end_coalescing(self, device: Any = None) -> Work | CombinedWork:
-        """All works since then, as one."""
+        """Works since `start_coalescing`, as one."""
         batch, self.state.batch = self.state.batch, None
         if batch is None:
             raise RuntimeError("end_coalescing: coalescing has not begun")
@@ -221,7 +221,7 @@ class Operations:
 
     @property
     def options(self) -> Any:
-        """The options that the group was made with."""
+        """Options with which the group was made."""
         return self._options
 
     @property
@@ -240,23 +240,23 @@ class Operations:
     _set_default_timeout = set_timeout
 
     def _get_sequence_number_for_group(self) -> int:
-        """The number of collectives that have begun."""
+        """The number of collectives that were called."""
         return self.state.n_calls
 
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing: numbers begin at 0 on all ranks."""
 
     def monitored_barrier(self, timeout: _Timeout = None, wait_all_ranks: bool = False) -> None:
-        """Wait for all ranks; rank 0 names those that do not come."""
+        """Wait for all ranks; rank 0 names missing ones."""
         self.state.monitored_barrier(timeout, wait_all_ranks)
 
     def shutdown(self) -> None:
-        """Free the group's communicators, once nothing is under way on them."""
+        """Free the group's communicators after the last operation in flight."""
         self.state.free()
         forget(self.state)
 
     def abort(self) -> None:
-        """Put the group into an error state; what is under way goes on."""
+        """Put the group into an error state; operations in flight continue."""
         self.state.invalidate("it was aborted")
 
     # -- helpers
@@ -293,7 +293,7 @@ class Operations:
         return group.enqueue(work)
 
     def _sparse_sum(self, tensor: Tensor, how: Reduction, opts: Any, timeout: _Timeout) -> Work:
-        """The sum of all ranks' sparse tensors (COO): they are gathered, and added up."""
+        """Gather all ranks' sparse tensors (COO), and add them up."""
         if tensor.layout != torch.sparse_coo or how.name != "SUM":
             raise ValueError(
                 f"{how.name} of tensors with the layout {tensor.layout}: there is the sum of sparse_coo"
@@ -361,7 +361,7 @@ def _op(opts: Any) -> Any:
 
 
 def _reduction(op: Any, dtype: torch.dtype) -> Reduction:
-    """How torch's operation reduces values of a type; one with a factor is made anew."""
+    """Reduction of values of a type by torch's operation; one with a factor is not cached."""
     kind = getattr(op, "op", op)
     return reduction(op, dtype) if kind == ReduceOp.PREMUL_SUM else _reductions(kind, dtype)
 

@@ -21,18 +21,17 @@ _MOST_UNCOUNTED = 1000
 
 @dataclass(eq=False)
 class CallStats(Stats):
-    """Sums over calls of one operation by one codec and algorithm; of bytes sent, of compressed calls alone.
+    """Sums over calls of one operation by one codec and algorithm; sent bytes are those of compressed calls.
 
     Attributes
     ----------
     op, codec, algorithm : str
-        MPI's name of the operation; ``"-"`` and ``"mpi"`` where it was not compressed.
+        MPI's name of the operation; ``"-"`` and ``"mpi"`` for uncompressed calls.
     reason : str
         The reason for codec and algorithm, of the last call.
     calls : int
     nbytes, largest : int
-        Of the tensors that are reduced, and of the messages of other operations: all together, and the
-        largest one.
+        Bytes of tensors that are reduced, and of other operations' messages: their sum, and the largest.
     """
 
     op: str = ""
@@ -96,7 +95,7 @@ class GroupStats:
         return self._lines[key]
 
     def count(self, calls: list[tuple[str, int]], notes: Any) -> None:
-        """Count calls that have ended: MPI's names, bytes, and what the layer has noted of them."""
+        """Count calls that have ended, by MPI's names and bytes, with their outcomes in the layer."""
         self._ended.append((calls, notes))
         if len(self._ended) > _MOST_UNCOUNTED:
             _ = self.lines
@@ -178,8 +177,8 @@ def report(together: bool = False) -> TrainingReport:
     Parameters
     ----------
     together : bool
-        Whether to add up all ranks' calls, which is then collective over the largest group; without any
-        group there are this rank's alone.
+        True to add up all ranks' calls, which is collective over the largest group. Without any group the
+        report has this rank's calls alone.
 
     Returns
     -------
@@ -188,7 +187,7 @@ def report(together: bool = False) -> TrainingReport:
     Raises
     ------
     torch.distributed.DistBackendError
-        With ``together``, where a rank does not come within the group's time-out, or calls something else.
+        With ``together``, if a rank does not call it within the group's time-out, or calls something else.
     """
     groups = all_groups()
     mine = _ended + [(group.label, list(group.stats.lines.values())) for group in groups]

@@ -37,7 +37,7 @@ _LOOK_SECONDS = 10.0
 
 
 def exchange(store: Any, rank: int, size: int, mine: Any, seconds: float, what: str) -> list[Any]:
-    """All ranks' objects, RuntimeError that names those which do not come in time."""
+    """Exchange objects of all ranks, or raise RuntimeError with the names of missing ranks."""
     # The store may have the keys of an earlier group with the same name.
     n = store.add(f"{prefix()}/rounds/{rank}", 1)
     keys = [f"{prefix()}/{n}/{other}" for other in range(size)]
@@ -48,9 +48,9 @@ def exchange(store: Any, rank: int, size: int, mine: Any, seconds: float, what: 
 
 
 class Departure(NamedTuple):
-    """The notice of a rank that leaves a group: the first call that it does not complete, and why.
+    """Message of a rank that leaves a group: the first call that it does not complete, and the reason.
 
-    ``waits``: it has waited for others in that call.
+    ``waits``: the rank has waited for others in that call.
     """
 
     group: str
@@ -61,23 +61,23 @@ class Departure(NamedTuple):
 
 
 class Departures:
-    """The notices of all ranks of a job, in the store of its default group.
+    """Departures of all ranks of a job, in the store of its default group.
 
     Parameters
     ----------
     store : torch.distributed.Store
     is_ours : bool
-        Whether the default group is of this backend, and so keeps the store.
+        True if the default group is of this backend, and so keeps the store.
     """
 
-    #: How many were of default groups of this backend, on all ranks alike.
+    #: Number of default groups of this backend so far, equal on all ranks.
     made = 0
 
     def __init__(self, store: Any, is_ours: bool):
-        self.given = store if is_ours else None  # whose server may live in this process
+        self.given = store if is_ours else None  # kept, as its server may be in this process
         while hasattr(store, "underlying_store"):
             store = store.underlying_store
-        # A client that somebody else waits with answers nobody meanwhile.
+        # A client serves one thread at a time: another thread's wait would block this one.
         self.store = store.clone() if hasattr(store, "clone") else store
         self.store.set_timeout(timedelta(seconds=_LOOK_SECONDS))
         self._lock, self._n = Lock(), 0
@@ -86,13 +86,13 @@ class Departures:
         self._known: list[Departure] = []
 
     def post(self, departure: Departure) -> None:
-        """Tell all ranks."""
+        """Post a departure for all ranks."""
         with self._lock:
             number = self.store.add(f"{prefix()}/departures", 1)
             self.store.set(f"{prefix()}/departures/{number}", pickle.dumps(tuple(departure)))
 
     def of(self, group: str) -> dict[int, Departure]:
-        """The first notice of each rank of a group."""
+        """The first departure of each rank of a group."""
         with self._lock:
             for number in range(self._n + 1, self.store.add(f"{prefix()}/departures", 0) + 1):
                 if not self.store.check([key := f"{prefix()}/departures/{number}"]):
@@ -106,7 +106,7 @@ class Departures:
             return found
 
     def leave(self, size: int, waits: bool, seconds: float) -> None:
-        """Say that this rank has ended; with ``waits`` return when all have, or after so many seconds."""
+        """Report that this rank has ended; with ``waits`` wait at most ``seconds`` for all ranks to end."""
         key, until = f"{prefix()}/ended/{self._generation}", time.monotonic() + seconds
         n = self.store.add(key, 1)
         while waits and n < size and time.monotonic() < until:
@@ -114,8 +114,9 @@ class Departures:
             n = self.store.add(key, 0)
 
     def barrier(self, name: str, rank: int, size: int, seconds: float, all_ranks: bool) -> list[int]:
-        """Wait for all ranks; rank 0 gets the missing ones: all, or the first. Others get a list with rank 0
-        where that does not come or has found that others do not.
+        """Wait for all ranks; rank 0 gets the missing ones, all or the first.
+
+        Other ranks get a list with rank 0 if it does not call, or has missed others.
         """
         keys = [f"{prefix()}/barrier/{name}/{other}" for other in range(size)]
         until = time.monotonic() + seconds
@@ -134,7 +135,7 @@ class Departures:
         return late
 
     def _waits(self, keys: Sequence[str], seconds: float) -> bool:
-        """Whether keys are set within so many seconds; looks, so that others may use the store meanwhile."""
+        """Poll for keys at most ``seconds``, and leave the store to others meanwhile; True if all are set."""
         until, pause = time.monotonic() + seconds, 1e-4
         while True:
             with self._lock:
@@ -150,23 +151,23 @@ _departures: list[Departures] = []
 
 
 def watch_store(store: Any, is_ours: bool) -> None:
-    """Have notices in the store of a default group, which another one may have taken the place of."""
+    """Keep departures in the store of a default group, which may replace an earlier one."""
     if is_ours or not _departures:
         _departures[:] = [Departures(store, is_ours)]
 
 
 def departures() -> Departures:
-    """The notices of this job, IndexError where there is no group any more."""
+    """Departures of this job; raises IndexError if no group is left."""
     return _departures[0]
 
 
 def end_departures(rank: int, size: int) -> None:
-    """Say that this rank has ended its groups, and leave the store, whose server may end with rank 0's."""
+    """Report that this rank has ended its groups, and leave the store, whose server may end with rank 0."""
     if _departures:
         with suppress(RuntimeError):
             _departures.pop().leave(size, rank == 0, _SERVER_SECONDS)
 
 
 def forget_store() -> None:
-    """Leave the store of a default group of another backend, which ends without a word."""
+    """Leave the store of another backend's default group, which may end at any time."""
     _departures.clear()

@@ -126,7 +126,7 @@ class Work(dist.Work):
         self.timeout = seconds_of(options.timeout or getattr(options.opts, "timeout", None), group.timeout)
         self.written = outputs
         self.created = time.monotonic()
-        # True if the progress thread has the calls; a thread is about to wait for the others.
+        # True if the progress thread gets the calls at once; else the caller is about to wait for them.
         self._submitted = not (options.waits or getattr(options.opts, "asyncOp", True) is False)
 
     # -- start and end; the group's lock is held during the start
