@@ -83,12 +83,12 @@ MessageBuffer::MessageBuffer(Word address, int64_t count, Word type, bool sent)
 
 void MessageBuffer::use_host_copy() {
   if (!on_device() || host_copy_) return;
-  engine::Gpu::of(gpu);  // in whose context pinned memory is allocated
+  engine::Gpu::of(gpu);  // pinned memory is allocated in its context
   host_copy_ = engine::pinned().get(stretch_);
   const Word offset = reinterpret_cast<Word>(host_copy_) - lower_;
   address += offset;
   if (place.data) place.data += offset;
-  // Where it is not known what lies between its bytes, that is given back as it was.
+  // Gaps in an unknown layout are copied back too, so they get the program's values first.
   if (!sent_ && !known) copy_to_host();
 }
 
@@ -115,7 +115,8 @@ int MessageBuffer::copy_to_host() { return !on_device() || code_ ? code_ : code_
 
 int MessageBuffer::copy_to_device(uint64_t nbytes) {
   return !host_copy_ || code_ ? code_
-                              : copy(false, nbytes, true);  // by a thread that has others to look after
+                              : copy(false, nbytes, true);  // alone: the calling thread progresses other
+                                                            // tasks
 }
 
 int MessageBuffer::copy(bool to_host, uint64_t nbytes, bool alone) {
@@ -174,7 +175,7 @@ void MessageBuffer::each_stretch(const uint8_t* bytes, uint64_t n, const Landing
     if (written[i]) visit(reinterpret_cast<uint8_t*>(lower_) + i, &values[i], 1);
 }
 
-// By a message to itself, which may end within an entry.
+// Unpacks by a message of this rank to itself, which may end within an entry.
 void MessageBuffer::unpack_by_mpi(const uint8_t* bytes, uint64_t n, Word address) const {
   static std::mutex mutex;
   constexpr int tag = 2;

@@ -13,16 +13,17 @@ using engine::NONE;
 using engine::Op;
 using engine::Schedule;
 
-// The most chunks whose schedule is kept: one takes some 200 bytes.
+// The most chunks whose schedule is cached: each takes some 200 bytes.
 constexpr uint64_t most_kept = 64;
 // Chunks are whole blocks of every codec.
 constexpr uint64_t chunk_unit = 1024;
-// Elements of a chunk that may come in another shape: compcoll/schedule/planes.py.
+// Most elements of a chunk that may have another shape: see compcoll/schedule/planes.py.
 constexpr uint64_t most_whole = 1 << 18, most_large = 1 << 21;
 Receiving all_receiving[COMPLEX128 + 1];
 
-// Chunks of so many bytes that are on their way at once: MPI announces and answers one behind all bytes that
-// it has queued, so that fewer leave a direction of the wire idle. Both sizes as in compcoll/policy/choices.py.
+// Number of chunks of `nbytes` that are in flight at once: MPI announces and answers a chunk after all bytes
+// that it has queued, so fewer chunks leave a direction of the wire idle. Both sizes are as in
+// compcoll/policy/choices.py.
 uint64_t window_of(uint64_t nbytes, bool on_gpu) {
   constexpr uint64_t least = 4, both_ways = 4 << 20, on_device = 32 << 20;
   return std::max(least, ((on_gpu ? on_device : both_ways) + nbytes - 1) / nbytes);
@@ -80,8 +81,8 @@ std::shared_ptr<const Schedule> ChunkLayout::schedule(int peer, bool sends, bool
     add(sends ? engine::ENCODE : engine::RECV, i, !sends);
     if (!drops) add(sends ? engine::SEND : engine::DECODE, i, sends);
   }
-  // A window of chunks is under way at once: of a sender from the first operation to the last, of a receiver
-  // on the wire.
+  // A window of chunks is in flight at once: a sender's from encoding to the end of the send, a receiver's
+  // only on the wire.
   const int32_t stride = drops ? 1 : 2, n_ops = stride * k;
   for (int32_t i = 0; i < n_ops; i++) {
     const int32_t chunk = i / stride, second = stride * chunk + 1;

@@ -1,4 +1,4 @@
-// The messages' functions that programs call.
+// MPI's functions for messages, as programs call them.
 #include <algorithm>
 #include <string_view>
 
@@ -51,7 +51,7 @@ void end_message_record(const MessageArguments& m, Record record, int error, Wor
   else recorder.add(std::move(record));
 }
 
-// Whether a message needs no more than its size to be MPI's.
+// True if the size of a message is enough to leave it to MPI.
 template <int name>
 COMPCOLL_INLINE bool is_small_message(bool large_count, const Word* words, const Comm& comm) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
@@ -82,7 +82,8 @@ Range range_of(bool large_count, const Word* words) {
   return stretch_of(words[buffer], n, words[type]);
 }
 
-// A message, which `next` has MPI carry out; `words` may be changed. False where that happens behind.
+// Serves a message. Calls MPI through `next` if the call is recorded, else returns false if MPI has to be
+// called. `words` may change.
 template <class Function>
 bool enter_message(Name name, bool large_count, Word* words, const void* caller, bool exists, Function&& next,
                    int* error) {
@@ -111,7 +112,7 @@ bool enter_message(Name name, bool large_count, Word* words, const void* caller,
   return is_taken;
 }
 
-// A call that MPI carries out, whose receive may truncate a compressed message. `words` may be changed.
+// Has MPI carry out a call whose receive may truncate a compressed message; `words` may change.
 template <int name, class Function>
 int receive_by_mpi(bool large_count, Word* words, Comm& comm, Function&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
@@ -175,7 +176,7 @@ int probe(bool large_count, Word* words, const void*, bool, Function&& next) {
 
 using namespace compcoll::layer;
 
-// The arguments of a function, of which a status may have been given in place of none.
+// The arguments of a function, in which a status may have replaced an ignored one.
 #define W_4 w[0], w[1], w[2], w[3]
 #define W_5 W_4, w[4]
 #define W_6 W_5, w[5]
@@ -183,7 +184,7 @@ using namespace compcoll::layer;
 #define W_9 W_7, w[7], w[8]
 #define W_12 W_9, w[9], w[10], w[11]
 
-// A function, which MPI may lack.
+// Defines a function, which MPI may lack.
 #define C_MESSAGE(n, symbol, large_count, name, take)                                               \
   C_FUNCTION(symbol, (C_##n)) {                                                                     \
     static_assert(std::string_view(all_rows[name - n_operations].kinds).size() == n);               \

@@ -20,7 +20,7 @@ bool is_buffered(Name name) {
          name == Rsend_init;
 }
 
-// Whether MPI has nothing to say to the ranks and tags, as far as it looks at them.
+// True if the ranks, tags and counts that a message uses are valid.
 bool is_sound(const MessageArguments& m) {
   const Library& mpi = library();
   auto rank = [&](int one, bool any) {
@@ -33,17 +33,17 @@ bool is_sound(const MessageArguments& m) {
          (!m.receives || (rank(m.source, true) && tag(m.recvtag, true) && m.recvcount >= 0));
 }
 
-// What is received into less room goes to MPI: any first message is longer.
+// Receives into smaller buffers go to MPI: every first message is longer.
 uint64_t least_room(const Comm& comm) { return std::min(comm.settings.min_nbytes, least_first); }
 
-// MPI sends a message for this reason, or `strict` refuses that.
+// Notes why MPI sends a message, or fails under `strict`.
 void decline(const MessageArguments& m, const char* reason, int* error) {
   if (!m.comm->settings.strict) return m.comm->add_plain(m.row().op, decision_by_mpi(reason));
   *error =
       failed(m, code_of(FALLBACK, std::string(text_of(m.row().op)) + " would be left to MPI: " + reason));
 }
 
-// How a message is sent: null with an error, or where MPI sends it.
+// How a message is sent; null if MPI sends it, or after an error.
 std::shared_ptr<const MessageChunks> chunks_of(const MessageArguments& m, const MessageBuffer& buffer,
                                                int* error) {
   Comm& comm = *m.comm;
@@ -51,10 +51,10 @@ std::shared_ptr<const MessageChunks> chunks_of(const MessageArguments& m, const 
       !buffer.nbytes || buffer.nbytes < comm.settings.min_nbytes)
     return nullptr;
   if (!buffer.element || !buffer.known) return decline(m, unknown_type, error), nullptr;
-  if (itemsize(buffer.element) == 1)  // pickles, most of all
+  if (itemsize(buffer.element) == 1)  // mostly pickles
     return m.comm->add_plain(m.row().op, decision_by_mpi("messages of single bytes go to MPI")), nullptr;
   const Name op = m.row().op;
-  // The GPU that encodes it where it lies.
+  // The GPU that encodes the message in place.
   const int gpu = buffer.on_gpu.gpu && !is_replace(m.name) ? buffer.gpu : engine::NO_GPU;
   std::vector<int64_t> key = {op, int64_t(buffer.type().id), int64_t(buffer.nbytes), m.dest, gpu};
   const std::string name = comm.settings.names ? name_of(comm.handle) : "";
@@ -71,7 +71,7 @@ std::shared_ptr<const MessageChunks> chunks_of(const MessageArguments& m, const 
   return plan->chunks;
 }
 
-// What of a message the layer carries out.
+// The part of a call that the layer carries out.
 struct MessagePlan {
   MessageBufferRef sent, received;
   std::shared_ptr<const MessageChunks> chunks;
@@ -89,7 +89,7 @@ MessagePlan plan_of(const MessageArguments& m, int* error) {
     if (!plan.sent->sound() || (*error = failed(m, plan.sent->refused()))) return plan;
     plan.chunks = chunks_of(m, *plan.sent, error);
     if (*error) return plan;
-    // Chunks are encoded where they lie.
+    // Chunks are encoded in place.
     if (plan.chunks ? !plan.sent->is_run() : !takes_devices) plan.sent->use_host_copy();
   }
   if (m.receives) {
@@ -114,13 +114,13 @@ MessagePlan plan_of(const MessageArguments& m, int* error) {
   return plan;
 }
 
-// Starts what a plan says; MPI's code.
+// Starts a plan; MPI's code.
 int begin(const MessageArguments& m, const MessagePlan& plan, std::shared_ptr<MessageOperation>* made) {
   auto operation = std::make_shared<MessageOperation>(m.comm->shared_from_this(), m.name, m.row().form);
   if (m.receives)
     if (int error = operation->begin_receive(plan.received, m.source, m.recvtag)) return error;
   const auto send = [&] {
-    // Where a GPU has failed the message goes out all the same: another rank waits for it.
+    // The message is sent even if a GPU has failed: another rank waits for it.
     if (!plan.chunks || !plan.sent->is_on_gpu()) operation->fail(plan.sent->copy_to_host());
     return operation->begin_send(plan.sent, plan.chunks, m.dest, m.sendtag, m.name);
   };

@@ -20,8 +20,8 @@ namespace {
 
 std::mutex mutex;  // of the search
 
-// Objects that were loaded for others alone, as mpi4py loads MPI, are in no global scope. They are opened
-// after the walk: within it, the loader's lock is held.
+// Searches the objects that were loaded locally, as mpi4py loads MPI, and so are in no global scope. Opens
+// them only after the walk, during which the loader's lock is held.
 void* find_in_objects() {
   std::vector<std::string> names;
   auto note = [](dl_phdr_info* info, size_t, void* names) {
@@ -39,14 +39,14 @@ void* find_in_objects() {
   return nullptr;
 }
 
-// By the name that is beside PMPI_Init: the names without P may be in another object.
+// Looks up the name with P, which is beside PMPI_Init: names without P may be in another object.
 bool is_standard(void* object) {
   auto version = reinterpret_cast<int (*)(int*, int*)>(dlsym(object, "PMPI_Abi_get_version"));
   int major = -1, minor = -1;
   return version && !version(&major, &minor) && major > 0;
 }
 
-// With the lock.
+// Requires the lock.
 void describe(void* function) {
   Library mpi = {};
   Dl_info info;

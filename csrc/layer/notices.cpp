@@ -11,13 +11,13 @@ namespace {
 MpiFunction isend("PMPI_Isend"), test("PMPI_Test"), improbe("PMPI_Improbe"), mrecv("PMPI_Mrecv"),
     error_class("PMPI_Error_class");
 
-// Seconds that a notice may arrive later than the message that it was sent before, and after which a message
-// that had none is forgotten.
+// Seconds that a notice may arrive after its message, though it was sent before; seconds until a message
+// without a notice is forgotten.
 constexpr double late_seconds = 50e-3, forgotten_seconds = 60;
 constexpr int last_looks = 4;
-// Seconds for which a message waits for that of its receiver: for each byte, and at most.
+// Seconds that a message's chunks wait for a message from their receiver: for each byte, and at most.
 constexpr double holding = 0.1e-9, most_holding = 5e-4;
-// Notices of sent, and of received messages, that may wait to be completed.
+// Number of pending notices, of sent or of received messages, from which on they are completed.
 constexpr size_t most_late = 32;
 
 }  // namespace
@@ -46,13 +46,13 @@ void Notices::announce(int dest, const Notice& notice) {
 void Notices::drop(int source, int tag, int64_t length, uint32_t serial) {
   std::lock_guard<std::mutex> lock(mutex_);
   unannounced_.erase(
-      {source, tag, length});  // before another thread finds no notice of a message that it has just probed
+      {source, tag, length});  // else a thread that has just probed it would take it for uncompressed
   if (known_.erase({source, serial})) return;
   late_[{source, serial}] = true;
   if (late_.size() >= most_late) collect();
 }
 
-// With the lock.
+// Requires the lock.
 void Notices::collect() {
   const Library& mpi = library();
   alignas(8) char status[most_nbytes_of_status];
@@ -83,11 +83,11 @@ bool Notices::awaited(int source, int tag) {
   });
 }
 
-// Of several messages that it may be, it is the earliest, but for those that are arriving at receives posted
-// before: these would have matched this message, had they not matched another.
+// If several notices match, returns the size of the earliest. If a posted receive may be receiving that
+// message already, the size is known only if all of them have the same.
 int64_t Notices::nbytes_of(int source, int tag, int64_t length) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const bool arriving = awaited(source, tag);  // asked first: it may end in between
+  const bool arriving = awaited(source, tag);  // checked first: the receive may end before the next line
   collect();
   int64_t found = -1;
   auto one = known_.lower_bound({source, 0});
@@ -100,7 +100,7 @@ int64_t Notices::nbytes_of(int source, int tag, int64_t length) {
     if (nbytes != found) return -1;
   }
   if (found >= 0) return found;
-  // What has had no notice for so long is not compressed.
+  // A message that has had no notice for `late_seconds` is not compressed.
   const double now = engine::now();
   for (auto old = unannounced_.begin(); old != unannounced_.end();)
     old = now - old->second.second > forgotten_seconds ? unannounced_.erase(old) : std::next(old);
@@ -108,7 +108,7 @@ int64_t Notices::nbytes_of(int source, int tag, int64_t length) {
       unannounced_.emplace(std::make_tuple(source, tag, length), std::make_pair(now, now)).first->second;
   seen = now;
   if (now - since <= late_seconds) return -1;
-  // Not what is found long after another one, which a receive has taken in between.
+  // A receive may have taken the message that was probed first: looks for the notice of this later one.
   for (int i = 0; i < last_looks; i++) collect();
   one = known_.lower_bound({source, 0});
   for (; one != known_.end() && one->first.first == source; ++one)
@@ -127,7 +127,7 @@ void Notices::is_over(const void* receive) {
   awaiting_.erase(receive);
 }
 
-// A receive makes one message wait: it may be of an answer, or never complete.
+// Lets one message wait for each receive, which may be for an answer to it, or never complete.
 void Notices::pair(const Held& held, Awaited* awaited) {
   if (held.dest != awaited->source || !awaited->answers) return;
   const auto chunks = held.chunks.lock();

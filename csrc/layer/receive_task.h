@@ -1,4 +1,4 @@
-// Messages on their way in.
+// Receives of messages.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -12,20 +12,20 @@
 namespace compcoll {
 namespace layer {
 
-// One that has arrived, by a receive or a matched probe.
+// A message that a matched probe has received.
 struct ReceivedMessage {
   std::vector<uint8_t> bytes;
   alignas(8) char status[most_nbytes_of_status] = {};
 };
 
-// A message on its way in.
+// The receive of one message.
 class ReceiveTask : public engine::Task {
  public:
   ReceiveTask(std::shared_ptr<Comm> comm, MessageBufferRef buffer);
   ~ReceiveTask() override;
   // Posts a receive; MPI's code.
   int post(int source, int tag);
-  // Takes one that has arrived.
+  // Takes a message that a matched probe has received.
   void take(std::shared_ptr<ReceivedMessage> arrived);
   void cancel();
   // Releases the receive's memory for other receives: it is not waited for any more.
@@ -41,7 +41,7 @@ class ReceiveTask : public engine::Task {
   }
   void waited(double seconds) override { run_ ? run_->waited(seconds) : void(); }
 
-  // Of one that is done: puts values where they belong that are elsewhere, and then MPI's code.
+  // Ends a task that is done: writes the values that are not in the buffer yet, and sets `error`.
   void finish();
   int error() const { return error_; }
   const void* status() const { return status_; }
@@ -65,15 +65,16 @@ class ReceiveTask : public engine::Task {
   Word request_ = 0;
   alignas(8) char status_[most_nbytes_of_status] = {};
   uint8_t* scratch_ = nullptr;
-  uint64_t scratch_nbytes_ = 0, nbytes_ = 0;  // the latter of the whole message
+  uint64_t scratch_nbytes_ = 0, nbytes_ = 0;  // nbytes_: of the whole message
   std::shared_ptr<ReceivedMessage> message_;
   Landing landing_;
-  std::vector<uint8_t> unpacked_;  // where the bytes cannot be written yet, or it is not known where they lie
-  bool waits_ = false;  // whether some of them cannot
-  bool apart_ = false;  // whether MPI receives what may be a first message apart from the rest
+  std::vector<uint8_t> unpacked_;  // the message, if it cannot be written yet or the buffer's layout is
+                                   // unknown
+  bool waits_ = false;  // true if some bytes cannot be written yet
+  bool apart_ = false;  // true if MPI receives the room of a first message apart from the rest
   std::atomic<bool> arrived_{false}, cancels_{false};
   bool compressed_ = false;
-  uint8_t* first_ = nullptr;  // values of the first chunk, pinned, on their way to a GPU
+  uint8_t* first_ = nullptr;  // values of the first chunk, pinned, in flight to a GPU
   Copies first_up_{false};
   std::atomic<bool> is_on_device_{false};
   std::shared_ptr<engine::Run> run_;

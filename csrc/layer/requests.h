@@ -1,4 +1,4 @@
-// Requests of which the layer knows something, in one table by their handles.
+// The requests that the layer knows, in one table by their handles.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -15,13 +15,13 @@ namespace layer {
 class PersistentOperation {
  public:
   virtual ~PersistentOperation() = default;
-  // Starts the call; the request of its nonblocking form. MPI's code.
+  // Starts the call, with the request of its nonblocking form; MPI's code.
   virtual int start(Word* request) = 0;
-  Word started = 0;  // the request of the call under way
+  Word started = 0;  // request of the started call; 0 if there is none
 };
 
-// A generalized request of a call that the engine carries out, the stand-in of a persistent call, or a request of
-// MPI's whose call is recorded. Nothing but the record changes, with the table's lock.
+// A generalized request of a call that the engine carries out, the stand-in of a persistent call, or a
+// request of MPI's whose call is recorded. Only the record changes, under the table's lock.
 struct RequestEntry {
   Word handle = 0;
   std::shared_ptr<PendingOperation> operation;
@@ -30,44 +30,46 @@ struct RequestEntry {
 };
 using RequestRef = std::shared_ptr<RequestEntry>;
 
-// How many requests are in the table.
+// Number of requests in the table.
 extern COMPCOLL_INTERNAL std::atomic<int> n_requests;
 inline bool any_requests() { return n_requests.load(std::memory_order_relaxed) != 0; }
 
-// Entry of a request, and the call under way behind it; null of others.
+// Entry of a request, and its pending operation; null if there is none.
 RequestRef find_request(Word handle);
 std::shared_ptr<PendingOperation> pending_of(Word handle);
 
-// A request of an array, with the entry of the call under way, whose handle MPI is given.
+// A request of an array. For a stand-in, `handle` and `entry` are those of the started call; MPI gets this
+// handle.
 struct KnownRequest {
   size_t index;
   Word handle;
-  RequestRef entry;  // null of a started call of MPI's
-  std::shared_ptr<PersistentOperation> persistent;  // that has started it
+  RequestRef entry;  // null if MPI carries out the started call
+  std::shared_ptr<PersistentOperation> persistent;  // the persistent call that has started it, if any
   bool is_complete;
 };
-// The requests of an array of which something is known, but for persistent ones that are not started.
+// The known requests of an array, except persistent ones that are not started.
 std::vector<KnownRequest> find_requests(const char* array, size_t n);
 
-// Starts a generalized request for what is under way; MPI's code.
+// Starts a generalized request for a pending operation; MPI's code.
 int start_request(const std::shared_ptr<PendingOperation>& operation, Word* request);
 
 void free_request(Word request);
 
-// Keeps the record of a call until its request is seen to be complete; and what is kept.
+// Attaches a call's record to its request, until that is seen to be complete. `take_open_records` takes all
+// attached records.
 void attach_record(Word request, Record record);
 std::vector<Record> take_open_records();
-// A call has ended, or its request is no more.
+// Ends the record of a call that has ended, or whose request is gone.
 void complete_record(const RequestRef& entry, int error, std::shared_ptr<const Outcome> outcome = nullptr);
 
-// The handle that a program gets of a prepared call; MPI's code.
+// Registers a prepared call, with the handle that the program gets; MPI's code.
 int register_persistent(std::shared_ptr<PersistentOperation> prepared, Word* handle);
 
-// A communicator of this rank alone, on which nothing else of the program's is; 0 where MPI makes none.
+// A duplicate of MPI_COMM_SELF that only the layer uses; 0 if MPI cannot make one.
 Word self_comm();
 
-// Before MPI ends: waits for calls under way, at most for so long, and lets go of what stands for prepared
-// ones.
+// Before MPI ends: waits at most `seconds` for pending operations, and releases the stand-ins of persistent
+// calls.
 void end_requests(double seconds);
 
 }  // namespace layer

@@ -26,40 +26,40 @@ enum Name {
 const char* text_of(int name);
 enum Form { blocking, nonblocking, persistent, n_forms };
 
-// How a call, or a part of it, was to be carried out.
+// The decision on how to carry out a call, or a part of it.
 struct Decision {
   std::string codec, algorithm, reason;
   bool lossless = true;
-  bool writes_back = false;  // whether the owner of a block takes the values that others decode
+  bool writes_back = false;  // true if the owner of a block takes the values that others decode
 };
 
-// MPI carries a call out for this reason.
+// The decision to leave a call to MPI, for this reason.
 std::shared_ptr<const Decision> decision_by_mpi(std::string reason);
 
-// A call that has ended.
+// The outcome of a call.
 struct Outcome {
   int name = n_names;
-  std::shared_ptr<const Decision> decision;  // of a call that MPI served only its reason counts
+  std::shared_ptr<const Decision> decision;  // for a call that MPI served, only the reason counts
   bool accelerated = false;
   engine::Stats stats;
   double seconds = 0;
   uint64_t base_nbytes = 0;
 };
 
-// Adds what a part of a call did.
+// Adds the statistics of a part of a call.
 void add(engine::Stats* sum, const engine::Stats& part);
-// Raises a bound to another one, if that is larger or not known.
+// Raises the bound `to` if `bound` is larger, or NaN (unknown).
 void raise_bound(double bound, double* to);
 
 // The record of the last call of a communicator.
 class LastCall {
  public:
-  // A call that was small: `name` alone says all.
+  // Notes a small call, of which only the name is kept.
   void note_small(int name) { small_.store(name, std::memory_order_relaxed); }
   void note(std::shared_ptr<const Outcome> outcome);
-  // Objects, of which Python keeps what there is to say.
+  // Notes a call with objects, whose outcome Python keeps.
   void note_objects() { small_.store(objects, std::memory_order_relaxed); }
-  // The outcome, null where the last call was small, whose name goes to `small`, one of objects, or where
+  // The outcome of the last call. Null if it was small, with its name in `small`, if it had objects, or if
   // there was none.
   std::shared_ptr<const Outcome> get(int* small);
 
@@ -71,7 +71,7 @@ class LastCall {
   std::shared_ptr<const Outcome> outcome_;
 };
 
-// Sums of an operation over all communicators; of calls, over those that were freed.
+// Sums of an operation over all communicators; `calls` counts only communicators that were freed.
 struct Totals { std::atomic<uint64_t> calls{0}, accelerated{0}, raw_nbytes{0}, wire_nbytes{0}; };
 extern Totals totals[n_names];
 

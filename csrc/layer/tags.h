@@ -1,4 +1,4 @@
-// Where frames travel: communicators that are the layer's own, and tags of calls.
+// Private communicators, on which frames travel, and the tags of calls.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -14,20 +14,21 @@ namespace layer {
 
 class PendingOperation;
 
-// A private communicator, which carries frames, so that no tag ever meets a user's. Duplicates of a
-// communicator share one, each with tags of its own; it is freed with the last of them.
+// A private communicator, which carries frames, so that their tags never match a program's. Duplicates of a
+// communicator share one, each with its own tags; it is freed with the last of them.
 class PrivateComm {
  public:
-  // Collective over `comm`, of which it is a duplicate; null where MPI makes none.
+  // Duplicates `comm`; collective. Null if MPI cannot.
   static std::shared_ptr<PrivateComm> make(Word comm);
   ~PrivateComm();
   PrivateComm(const PrivateComm&) = delete;
 
   Word handle() const { return handle_; }
-  // The first of the tags of one more that shares it, and how many they are; negative where there is no room.
+  // Reserves `n_tags` tags for another communicator; returns the first one, or a negative number if none are
+  // left.
   int reserve_tags();
   static int n_tags();
-  // Is never freed, given itself: messages that nobody receives must not meet those of a later communicator.
+  // Never frees the communicator: messages that nobody receives must not match receives on a later one.
   void keep(std::shared_ptr<PrivateComm> self) noexcept { self_ = std::move(self); }
 
  private:
@@ -37,21 +38,21 @@ class PrivateComm {
   std::shared_ptr<PrivateComm> self_;
 };
 
-// Tags of the calls of a communicator, used again in turn; calls under way that still have them end first.
+// Tags of a communicator's calls, reused in turn; a pending call that still has them ends first.
 class CallTags {
  public:
   void begin(int first, int n);
-  int check() const { return check_; }  // of what ranks tell each other of calls that do not go together
-  // Tags of each call, and the first ones of calls that only some ranks count, which are always the same.
+  int check() const { return check_; }  // for the exchange of calls that do not match
+  // Number of tags of each call, and the first of the fixed tags for calls that only some ranks count.
   int n() const { return n_; }
   int pairwise() const { return first_ + turns_ * n_; }
-  // By which ranks give up calls that do not go together.
+  // Tag of the refusals of ranks that give up.
   int refusal() const { return check_ - 2; }
-  // Those of messages, and the one of their notices.
+  // Tags of messages, and the tag of their notices.
   int first_of_messages() const { return first_ + (turns_ + 1) * n_; }
   int n_of_messages() const { return refusal() - first_of_messages(); }
   int notice() const { return check_ - 1; }
-  // The first tag of a call; `pending` may return before its end.
+  // Returns the first tag of a call; `pending` is the operation if the call may return before its end.
   int reserve(const std::shared_ptr<PendingOperation>& pending);
   void join();
 
@@ -63,16 +64,15 @@ class CallTags {
   std::unordered_map<int, std::weak_ptr<PendingOperation>> under_way_;  // by the turn
 };
 
-// A communicator and tags of calls that are prepared once and begun again and again, by each rank in an order
-// of its own.
+// Communicators and tags of persistent calls, which each rank may start in an order of its own.
 class PersistentTags {
  public:
   struct TagRange {
     std::shared_ptr<PrivateComm> comm;
-    std::shared_ptr<std::atomic<int>> used;  // places in use of that communicator
-    int first, n, index;  // the latter that of the communicator
+    std::shared_ptr<std::atomic<int>> used;  // ranges in use on the communicator
+    int first, n, index;  // index: of the communicator
     int refusal() const { return first + n; }
-    // Tells its frames in shared memory from those of other communicators.
+    // Distinguishes frames in shared memory from those of other communicators.
     uint64_t key() const { return uint64_t(index + 1) * 0x9e3779b97f4a7c15; }
     TagRange() = default;
     TagRange(const TagRange&) = delete;
@@ -80,7 +80,7 @@ class PersistentTags {
       if (used) --*used;
     }
   };
-  // Collective over `comm`; null where MPI makes no communicator.
+  // Reserves tags for one call; collective over `comm`. Null if MPI cannot make a communicator.
   std::shared_ptr<TagRange> reserve(Word comm);
 
  private:
@@ -95,7 +95,7 @@ class PersistentTags {
   Shared* current_ = nullptr;
 };
 
-// MPI ends, with which the private communicators do.
+// Notes that MPI ends: private communicators are not freed any more.
 void end_comms();
 
 }  // namespace layer

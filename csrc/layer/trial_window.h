@@ -1,4 +1,4 @@
-// How often calls of one kind were made, and how long they took.
+// Number and times of calls of one kind.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -8,13 +8,13 @@
 namespace compcoll {
 namespace layer {
 
-// A block of blocking calls of one kind, as all ranks count them: after `most` Python decides anew. The times
-// and bytes are this rank's; collectives of one communicator follow each other, so that one thread at a time
-// adds to them.
+// A window of blocking calls of one kind, which all ranks count alike: after `most` calls Python decides
+// again. Times and bytes are this rank's. Only one thread at a time adds to them, as collectives of one
+// communicator follow each other.
 struct TrialWindow {
   TrialWindow(int64_t most, int64_t skip) : most(most), skip(skip) {}
 
-  // Counts a call that starts now; false where the block is over.
+  // Counts a call that starts now; false if the window is over.
   bool count_call() {
     const int64_t now = calls.load(std::memory_order_relaxed);
     if (now >= most) return false;
@@ -30,8 +30,8 @@ struct TrialWindow {
   }
 
   std::atomic<int64_t> calls{0};
-  const int64_t most, skip;  // calls at its beginning that are not measured
-  double since = 0;  // start of the first one that is
+  const int64_t most, skip;  // skip: calls at the beginning that are not measured
+  double since = 0;  // start of the first measured call
   double seconds = 0;  // in measured calls that have ended, and their bytes before and after compression
   uint64_t raw_nbytes = 0, wire_nbytes = 0;
 };

@@ -1,4 +1,4 @@
-// The contents of derived datatypes: what a program has made one with.
+// The contents of derived datatypes: the arguments that they were made with.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,17 +8,17 @@
 namespace compcoll {
 namespace layer {
 
-// What a datatype was made with; all numbers have 64 bits.
+// The arguments of a datatype's constructor; all numbers have 64 bits.
 struct Contents {
   Combiner combiner;
-  std::vector<int64_t> numbers;  // in the order of the function's arguments, handles left out
+  std::vector<int64_t> numbers;  // in the order of the arguments, without handles
   std::vector<Word> types;
 };
 
-// False where a datatype was not made of others, as far as is known here.
+// Reads the contents of a datatype; false if it is not derived, or its combiner is unknown.
 bool read(Word handle, Contents* made);
 
-// Gives back a handle that was asked for, but a predefined one.
+// Frees a handle that `read` has returned, unless it is predefined.
 void release(Word handle);
 
 }  // namespace layer

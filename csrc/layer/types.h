@@ -1,6 +1,6 @@
-// MPI's datatypes: predefined ones by their handles, and derived ones flattened to their basic type and to
-// where their bytes lie. That is done once for each datatype, which keeps it as an attribute until it is
-// freed: a handle may be that of another datatype by then.
+// MPI's datatypes: predefined ones by their handles, and derived ones flattened to their basic type and
+// layout. Each datatype is flattened once and keeps the result as an attribute until it is freed: its handle
+// may be reused after that.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,33 +12,31 @@
 namespace compcoll {
 namespace layer {
 
-// Why calls of a datatype without an element, or with bytes in unknown places, go to MPI.
+// Reason to leave calls to MPI whose datatype has no element code, or an unknown layout.
 constexpr char unknown_type[] = "the datatype has several basic types, or one that no codec takes";
 
 // One entry of a datatype.
 struct Type {
-  uint64_t id = 0;  // of no other, ever
-  uint32_t element =
-      0;  // code of the basic type of all its values; 0 where there are several, or it is none of abi.h's
-  bool known = true;  // whether it is known where its bytes lie
-  bool basic = false;  // whether entries are elements of an array
-  bool summable = false;  // whether MPI adds it up
-  Word own_sum = 0;  // the operation that adds its values where MPI has none
+  uint64_t id = 0;  // unique, never reused
+  uint32_t element = 0;  // code of the basic type; 0 if there are several, or abi.h does not list it
+  bool known = true;  // true if the layout of its bytes is known
+  bool basic = false;  // true if entries are elements of an array
+  bool summable = false;  // true if its values can be added up
+  Word own_sum = 0;  // operation that adds its values, if MPI has none
   uint64_t nbytes = 0;
-  int64_t extent = 0, lower = 0,
-          length = 0;  // MPI's extent, its first byte, and the bytes over which it stretches
+  int64_t extent = 0, lower = 0, length = 0;  // MPI's extent, true lower bound and true extent
   Piece piece;
-  bool shaped = false;  // whether its elements have a shape:
-  std::vector<uint64_t> shape;  // along each dimension of more than one, the last one the fastest
+  bool shaped = false;  // true if its elements have a shape
+  std::vector<uint64_t> shape;  // sizes of the dimensions longer than 1, the fastest last
 
-  // So many entries.
+  // The layout of `count` entries.
   Piece many(int64_t count) const { return repeated(count, extent, piece); }
 };
 
-// Tells of a predefined datatype; before any is asked for.
+// Registers a predefined datatype, before the first look-up.
 void add_predefined(Word handle, uint64_t nbytes, uint32_t element, bool summable);
 
-// The datatype of a handle, which lives until that is freed; null where it is not committed, or no datatype.
+// The datatype of a handle, which lives until the handle is freed; null if that is no committed datatype.
 const Type* type_of(Word handle);
 
 // Predefined datatypes by their handles, in a hash table with several times as many places.
@@ -55,7 +53,7 @@ COMPCOLL_INLINE Predefined& predefined_at(Word handle) {
   return predefined[i];
 }
 
-// Bytes of an entry; 0 of what is no datatype, which MPI has to say.
+// Bytes of an entry; 0 if the handle is no datatype, which MPI has to report.
 uint64_t nbytes_of_derived(Word handle);
 COMPCOLL_INLINE uint64_t nbytes_of(Word handle) {
   handle = library().handle_of(handle);
@@ -63,15 +61,14 @@ COMPCOLL_INLINE uint64_t nbytes_of(Word handle) {
   return known.handle ? known.nbytes : nbytes_of_derived(handle);
 }
 
-// The operation that adds up 16-bit floats of a type; 0 where MPI makes none.
+// The operation that adds up 16-bit floats of a type; 0 if MPI cannot make one.
 Word sum_of_halves(uint32_t element);
 
-// Has the values of a datatype taken for those of another type of the same size, such as a float that MPI
-// lacks; MPI adds them up by an operation, and so do we where they are summable. False where MPI does not let
-// it.
+// Treats the values of a datatype as another type of the same size, such as a float that MPI lacks. MPI adds
+// them up by `sum`, and the engine adds them up if they are summable. False if MPI cannot attach the type.
 bool override_element_type(Word handle, uint32_t element, Word sum, bool summable);
 
-// The code of the real type of a complex one; others are theirs.
+// The code of the real type of a complex type; other types are returned as they are.
 inline uint32_t real_of(uint32_t element) {
   return element == COMPLEX64 ? uint32_t(FLOAT32) : element == COMPLEX128 ? uint32_t(FLOAT64) : element;
 }
