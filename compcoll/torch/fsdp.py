@@ -21,7 +21,7 @@ from compcoll.torch.reductions import reduction
 __all__ = ["CompressedAllGather", "CompressedAllReduce", "CompressedReduceScatter", "compress_fsdp"]
 
 
-class _Reduced(local):
+class _ReducedParameters(local):
     """The parameters with gradients that FSDP2 reduces in this thread."""
 
     params: Sequence[Any] = ()
@@ -32,7 +32,7 @@ class _Reduced(local):
         return found if sum(found.values()) == n else {}
 
 
-_reduced = _Reduced()
+_reduced = _ReducedParameters()
 
 
 @cache
@@ -53,7 +53,7 @@ def _watch_reductions() -> None:
     module.foreach_reduce = foreach_reduce
 
 
-class _OfModule(Compression):
+class _ModuleCollective(Compression):
     """A collective of a module of FSDP2."""
 
     def __init__(self, codec: Any, group: dist.ProcessGroup | None = None, **options: Any):
@@ -74,7 +74,7 @@ class _OfModule(Compression):
             hooks.submit(self.pipelines[0], phases, tensor).wait()
 
 
-class _Gathering(dist.Work):
+class _AllGatherWork(dist.Work):
     """Work of an all-gather of parameters in a thread."""
 
     def __init__(self, future: torch.futures.Future[torch.Tensor]):
@@ -92,7 +92,7 @@ class _Gathering(dist.Work):
 
 
 @not_compiled
-class _Forward:
+class _ForwardPrefetch:
     """Prefetching in forward passes: each module prefetches its successor in the first pass.
 
     Parameters may change between two passes. The end of a pass, even by an exception, therefore drops
@@ -106,12 +106,12 @@ class _Forward:
         self._last: Any = None
         self._is_known = False
         #: Gathered parameters of this pass, until FSDP2 frees them, and FSDP2's group of parameters of each.
-        self._begun: WeakKeyDictionary[_Gathering, Any] = WeakKeyDictionary()
+        self._begun: WeakKeyDictionary[_AllGatherWork, Any] = WeakKeyDictionary()
         for module in modules:
             module.register_forward_pre_hook(self._begin, prepend=True)  # before FSDP2's own hook
             module.register_forward_hook(self._end, always_call=True)
 
-    def note(self, module: Any, gathering: _Gathering) -> None:
+    def note(self, module: Any, gathering: _AllGatherWork) -> None:
         """Record that a module gathers its parameters."""
         group = module._get_fsdp_state()._fsdp_param_group
         if group._training_state.name != "FORWARD":  # a backward pass, or a call of unshard
@@ -142,7 +142,7 @@ class _Forward:
 
 
 @not_compiled
-class CompressedAllGather(_OfModule):
+class CompressedAllGather(_ModuleCollective):
     """For ``FSDPModule.set_custom_all_gather``: each rank encodes its shard once, and all ranks decode it.
 
     The all-gather runs in a thread. FSDP2 starts that of a module during the backward pass of another one,
@@ -153,7 +153,7 @@ class CompressedAllGather(_OfModule):
     _directions = ("parameters",)
     #: The module, if known.
     module: Any = None
-    _forward: _Forward | None = None
+    _forward: _ForwardPrefetch | None = None
 
     def __init__(self, codec: Any, *, levels: int | None = None, nodes: Any = None):
         super().__init__(codec, levels=levels, nodes=nodes)
@@ -175,14 +175,14 @@ class CompressedAllGather(_OfModule):
                 rows = hooks.all_gather(self, input_tensor.reshape(-1), codec, {})
                 output_tensor.view(size, -1)[self.order] = rows
 
-            gathering = _Gathering(hooks.submit(self.pipelines[0], phases(), output_tensor))
+            gathering = _AllGatherWork(hooks.submit(self.pipelines[0], phases(), output_tensor))
             if self._forward is not None:
                 self._forward.note(self.module, gathering)
             return gathering
 
 
 @not_compiled
-class CompressedReduceScatter(_OfModule):
+class CompressedReduceScatter(_ModuleCollective):
     """For ``FSDPModule.set_custom_reduce_scatter``: each piece is encoded once, and its owner adds it up.
 
     The arguments are those of `ErrorFeedback`; steps of a schedule are calls. With feedback of errors, each
@@ -230,7 +230,7 @@ class CompressedReduceScatter(_OfModule):
 
 
 @not_compiled
-class CompressedAllReduce(_OfModule):
+class CompressedAllReduce(_ModuleCollective):
     """For ``FSDPModule.set_all_reduce_hook``, as the replicate dimension of HSDP: the average over a group.
 
     The arguments are those of `ErrorFeedback`; the group is that of the replicas, and steps of a schedule are
@@ -309,15 +309,15 @@ def compress_fsdp(
     if (all_reduce is None) != (replicas is None):
         raise ValueError(f"all_reduce={all_reduce!r} and replicas={replicas!r} need each other")
     patterns = [exact] if isinstance(exact, str) else exact
-    found: dict[str, list[_OfModule]] = {}
+    found: dict[str, list[_ModuleCollective]] = {}
     sharded: dict[str, Any] = {
         name: one for name, one in model.named_modules() if isinstance(one, FSDPModule)
     }
-    forward = None if all_gather is None else _Forward(list({model, *sharded.values()}))
+    forward = None if all_gather is None else _ForwardPrefetch(list({model, *sharded.values()}))
     for name, module in sharded.items():
         if any(fnmatch(name, pattern) for pattern in patterns):
             continue
-        made: list[_OfModule] = []
+        made: list[_ModuleCollective] = []
         if all_gather is not None:
             gather: Any = CompressedAllGather(all_gather, levels=levels, nodes=nodes)
             gather.module, gather._forward = module, forward
