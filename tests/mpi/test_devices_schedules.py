@@ -7,7 +7,7 @@ from common import same, walk
 from mpi4py import MPI
 
 import compcoll
-from compcoll.engine import call
+from compcoll.comm import call
 
 N = 3000
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank sends nothing")
