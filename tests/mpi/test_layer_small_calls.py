@@ -84,7 +84,7 @@ def test_declined_calls_are_counted_alike(comm, declining, agree):
         row.Free()
         assert agree("plain MPI" in declining.report.reason and not declining.report.accelerated)
     (kind,) = declining._marked.advisor._kinds.values()
-    assert agree(len(set(comm.allgather(kind.count.calls))) == 1)
+    assert agree(len(set(comm.allgather(kind.window.calls))) == 1)
     want = np.stack([data(LARGE, "f4", r) for r in range(comm.size)])
     assert agree(bits(got) == bits(want))
 

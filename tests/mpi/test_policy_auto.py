@@ -130,7 +130,7 @@ def test_sizes_of_one_class_are_tried_together(comm, agree, network):
         ours.Bcast(values)
         assert agree(values[-1] == 1)
     (kind,) = ours._marked.advisor._kinds.values()
-    assert agree(kind._chosen + kind.count.calls == 30 - 8 - 16)
+    assert agree(kind._chosen + kind.window.calls == 30 - 8 - 16)
 
 
 def test_a_node_asks_nobody(comm, agree, smooth):
@@ -306,7 +306,7 @@ def test_all_ranks_count_a_call_once(comm, agree, network, odd):
     for i in range(40):
         call(ours, a if i % 3 else other, b)
     (kind,) = ours._marked.advisor._kinds.values()
-    assert agree(len(set(comm.allgather((kind._chosen, kind.count.calls)))) == 1)
+    assert agree(len(set(comm.allgather((kind._chosen, kind.window.calls)))) == 1)
     assert agree(ours.report.accelerated)
 
 
