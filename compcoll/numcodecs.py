@@ -1,4 +1,4 @@
-"""Frames as a codec of numcodecs: for Zarr's format 2, and whatever else takes numcodecs.
+"""Frames as a codec of numcodecs, for Zarr's format 2 and other users of numcodecs.
 
 The entry point ``compcoll`` of the group ``numcodecs.codecs`` names it.
 """
@@ -40,7 +40,7 @@ class Compcoll(numcodecs.abc.Codec):
     def encode(self, buf: Any) -> Any:
         """The frame of an array, uint8; other buffers, and dtypes that frames cannot hold, go as bytes."""
         array = numcodecs.compat.ensure_ndarray(buf)
-        # As numcodecs has it, bytes come in the order of memory.
+        # numcodecs passes bytes in memory order.
         array = array.T if array.flags.f_contiguous else np.ascontiguousarray(array)
         if not (array.dtype.isnative and is_supported(array.dtype)):
             array = array.reshape(-1).view(np.uint8)

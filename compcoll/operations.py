@@ -1,7 +1,7 @@
 """The table of operations: one row for each, from which methods, checks, tracing and policies follow.
 
-A row says what blocks a rank sends and receives, whether there is a root or a reduction, and which ranks
-decide how a call is compressed. The names are those of mpi4py; a *block* goes from one rank to another.
+A row has the blocks that a rank sends and receives, the root and the reduction, if any, and the ranks that
+decide how a call is compressed. The names are mpi4py's; a *block* goes from one rank to another.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Blocks(Enum):
 
 
 class Decides(Enum):
-    """The ranks that know enough of a call to decide how it is compressed."""
+    """The ranks that know enough about a call to decide how it is compressed."""
 
     ALL = "all ranks, from arguments that MPI requires to be alike"
     PAIR = "each pair of ranks, for the message between them"
@@ -56,11 +56,11 @@ class Operation:
     name : str
         The blocking method.
     send, recv : Blocks
-        Blocks that a rank sends and receives. Bcast, whose only buffer is both, has ``recv`` alone.
+        Blocks that a rank sends and receives. Bcast, whose only buffer is both, has only ``recv``.
     algorithms : tuple of str
         Algorithms of `compcoll.algorithms`, the default first; empty if ``decides`` is ``NONE``.
     root : {"", "send", "recv"}
-        ``"send"`` where the root alone sends, ``"recv"`` where the root alone receives.
+        ``"send"`` if only the root sends, ``"recv"`` if only the root receives.
     reduces : bool
         True if values are combined by an `MPI.Op`.
     counts : bool
@@ -112,7 +112,7 @@ class Operation:
 
     @property
     def shares_out(self) -> bool:
-        """True if a rank's buffer has a part for each rank, of which a message is one."""
+        """True if a rank's buffer has a part for each rank, and each message is a part."""
         return self.send.many or self.reduces
 
     @property
@@ -159,8 +159,8 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "Recv": ("stream",),
     "Sendrecv": ("stream",),
 }
-#: Operations that have algorithms of two levels; in others each value crosses a port once in any case.
-#: Alltoall has one for small blocks; in its siblings none but the two ends of a block know how large it is.
+#: Operations with algorithms of two levels; in others each value crosses a port once in any case. Alltoall
+#: has one for small blocks; in its variants only the two ends of a block know its size.
 TWO_LEVEL = (
     *(
         name
@@ -169,23 +169,23 @@ TWO_LEVEL = (
     ),
     "Alltoall",
 )
-#: Bytes for each peer that Alltoall gathers inside nodes; of more, copies take longer than messages.
+#: Bytes for each peer up to which Alltoall gathers inside nodes; for more, copies take longer than messages.
 GATHERED_NBYTES = 16 << 10
 REDUCTIONS = tuple(name for name in ALGORITHMS if name in OPERATIONS and OPERATIONS[name].reduces)
 
 
 def has_two_levels(op: str, nbytes: int) -> bool:
-    """True if an operation with messages of so many bytes can go inside nodes first, then among them."""
+    """True if an operation with messages of ``nbytes`` has an algorithm of two levels."""
     return op in TWO_LEVEL and (op != "Alltoall" or nbytes <= GATHERED_NBYTES)
 
 
 def runs_on(algorithm: str, size: int) -> bool:
-    """True if so many ranks can run an algorithm."""
+    """True if an algorithm runs on this number of ranks."""
     return algorithm != "recursive_doubling" or size & (size - 1) == 0
 
 
 def algorithm_name(algorithm: str, levels: int) -> str:
-    """An algorithm as reports have it."""
+    """Name of an algorithm in reports."""
     return f"two_level {algorithm}" if levels == 2 else algorithm
 
 

@@ -1,7 +1,7 @@
 """Lower-case calls, such as ``bcast`` and ``send``, that pickle NumPy arrays as losslessly compressed frames.
 
-Unpickling decodes a frame, so any receive of mpi4py takes it, and ranks may send objects of any kind.
-Everything else is mpi4py's, the order of sums included.
+Unpickling decodes a frame, so any receive of mpi4py works, and ranks may send objects of any kind. Everything
+else is mpi4py's, including the order of sums.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _decoded(frame: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class _Framed:
-    """Array that is pickled as a frame, where that is smaller, and an operand of a sum or a product."""
+    """Array that is pickled as a frame if that is smaller, and can be an operand of a sum or a product."""
 
     def __init__(self, array: np.ndarray, call: _Call, decision: Any):
         self.array, self._call, self._decision = array, call, decision
@@ -87,7 +87,7 @@ class _Call(AbstractContextManager["_Call"]):
         decoded, accelerated = self._before
         if self._marked is None or not (self._stats.messages or _thread.decoded > decoded):
             return
-        # Otherwise the accelerated call of bytes that mpi4py has made is counted already.
+        # Otherwise mpi4py's own accelerated call of the bytes is already counted.
         self._marked.objects += self._comm.calls_accelerated == accelerated
         self._marked.report_of_objects = describe(self._name, self._decision, self._stats)
         _engine.note_objects(self._comm)
@@ -120,7 +120,7 @@ class _Call(AbstractContextManager["_Call"]):
 
     def wrap_operand(self, obj: Any, op: Any) -> Any:
         """Return the object to pickle as an operand of a reduction: a `_Framed` for sums and products."""
-        self._stats.add_bound(None)  # of roundings that Python's operators make
+        self._stats.add_bound(None)  # rounding by Python's operators is unknown
         return self.wrap(obj) if op in (MPI.SUM, MPI.PROD) else obj
 
     def run(self, *args: Any) -> Any:
@@ -129,11 +129,11 @@ class _Call(AbstractContextManager["_Call"]):
 
 
 def _pickles() -> bool:
-    """True if mpi4py uses pickle itself: functions that a program has put in its place may refuse frames."""
+    """True if mpi4py uses pickle itself: functions with which a program replaces it may refuse frames."""
     return MPI.pickle.dumps(None) == pickle.dumps(None, MPI.pickle.PROTOCOL)
 
 
-#: Operations whose algorithms decide for a call of objects of another name.
+#: Calls of objects whose algorithm is decided under another operation's name.
 _LIKE = {"allgather": "Allgatherv", "gather": "Gatherv", "scatter": "Scatterv", "alltoall": "Alltoallv"}
 
 

@@ -1,8 +1,7 @@
 """A call that the layer has not seen before: codec, algorithm and schedule.
 
-`prepare` is called once for calls with the same arguments, on a thread of the layer's own. What it decides
-depends on what all ranks know alone, so that all of them go the same way; the layer carries that out for this
-call and those like it.
+`prepare` is called once for calls with the same arguments, on a thread of the layer. Its decision depends
+only on values that all ranks know, so that all decide alike; the layer uses it for this call and equal ones.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _RAW = Policy("raw", min_nbytes=0)
 
 
 def prepare(description: Any) -> None:
-    """Decide on a call or message, and say so.
+    """Decide on a call or message, and report the decision to the layer.
 
     Parameters
     ----------
@@ -84,7 +83,7 @@ def _prepare_for_all(marked: Marked, operation: Operation, description: Any) -> 
 
 
 def _prepare_uncompressed(marked: Marked, operation: Operation, description: Any) -> None:
-    """Have the bytes of GPUs on all ranks travel in chunks."""
+    """Prepare an uncompressed call in chunks, with GPU memory on all ranks."""
     element = np.dtype("u1")
     call = _call_of(operation, marked.rank, description, element)
     decision = _RAW.decide(call.op, element, call.nbytes, marked.place(""))
@@ -93,7 +92,7 @@ def _prepare_uncompressed(marked: Marked, operation: Operation, description: Any
 
 
 def _call_of(operation: Operation, rank: int, description: Any, element: np.dtype) -> Call:
-    """The call as schedules are made of it: of blocks no more than their lengths counts."""
+    """The call as schedules need it: blocks are described only by their lengths."""
     send = [range(n) for n, *_ in description.send]
     recv = [range(n) for n, *_ in description.recv]
     return Call(
@@ -110,7 +109,7 @@ def _call_of(operation: Operation, rank: int, description: Any, element: np.dtyp
 
 
 def _sample(operation: Operation, rank: int, description: Any, element: np.dtype) -> Any:
-    """Values that this rank sends, to measure a codec on; those of others are about to be overwritten."""
+    """Values that this rank sends, to measure a codec on; other buffers are about to be overwritten."""
     blocks = description.send
     if not blocks and (not operation.root or operation.reduces or rank == description.root):
         blocks = description.recv[rank if operation.recv.many else 0 :]
@@ -124,14 +123,14 @@ def _sample(operation: Operation, rank: int, description: Any, element: np.dtype
 
 
 def _gpus_of(description: Any) -> set[int]:
-    """The GPUs that any block is on."""
+    """The GPUs that the blocks are on."""
     return {gpu for *_, gpu in (*description.send, *description.recv)} - {NO_GPU}
 
 
 def _shapes(
     operation: Operation, rank: int, description: Any, element: np.dtype
 ) -> dict[int, tuple[int, ...] | None]:
-    """The shapes of blocks that this rank sends, and of those where it takes over their values."""
+    """The shapes of blocks that this rank sends, and of blocks that take over their values."""
     sends = not operation.root or (operation.root == "send") == (rank == description.root)
     if operation.reduces or not sends:
         return {}
@@ -148,9 +147,9 @@ def _shapes(
 
 
 def _shape(block: tuple[Any, ...], element: np.dtype) -> tuple[int, ...] | None:
-    """The shape of a block in real numbers; None if it has none, or lies on a device."""
+    """The shape of a block in real numbers; None if it has none or is on a device."""
     n, _, shape, _, gpu = block
-    if gpu != NO_GPU:  # whose kernels code values in a row
+    if gpu != NO_GPU:  # GPU kernels code values in a row
         return None
     parts = element.itemsize // dtypes.real_dtype(element).itemsize
     whole = (*shape[:-1], shape[-1] * parts) if len(shape) > 1 else ()
@@ -160,12 +159,12 @@ def _shape(block: tuple[Any, ...], element: np.dtype) -> tuple[int, ...] | None:
 def _decide(
     marked: Marked, operation: Operation, call: Call, element: np.dtype, description: Any
 ) -> tuple[Decision, TrialWindow | None]:
-    """The decision on a call, and the block of calls for which it holds; None: for all."""
+    """The decision on a call, and the block of calls for which it holds; None: for all calls."""
     keeps = description.form == PERSISTENT and not operation.reduces
     decision = _by_policy(marked, call, element, description)
     if not keeps:
         decision = without_base(call.op, decision)
-    if decision.codec is None or not decision.ask or decision.codec.has_base:  # whose ratio changes
+    if decision.codec is None or not decision.ask or decision.codec.has_base:  # delta's ratio changes
         return decision, None
     if description.form != BLOCKING:
         return marked.advisor.decide_beside(call.op, call.dtype, call.nbytes, decision), None
@@ -174,7 +173,7 @@ def _decide(
 
 def _by_policy(marked: Marked, call: Call, element: np.dtype, description: Any) -> Decision:
     whole = None
-    if marked.is_torchs and call.op in REDUCTIONS:  # whose messages are parts of a tensor
+    if marked.is_torchs and call.op in REDUCTIONS:  # sizes are those of whole tensors
         whole = sum(len(block) for block in call.send or call.recv) * call.dtype.itemsize
     decision = marked.policies[description.phase].decide(
         call.op,
@@ -193,7 +192,7 @@ def _by_policy(marked: Marked, call: Call, element: np.dtype, description: Any) 
 
 
 def _prepare_pairs(marked: Marked, operation: Operation, description: Any) -> None:
-    """Decide which messages the engine carries; MPI has those that are left."""
+    """Decide which messages the engine carries; MPI carries the others."""
     sides = (description.send, operation.send), (description.recv, operation.recv)
     reasons: list[tuple[str, bool]] = []
     chosen = [_large(marked, operation, description, messages, of, reasons) for messages, of in sides]
@@ -220,7 +219,7 @@ def _prepare_pairs(marked: Marked, operation: Operation, description: Any) -> No
             for i in sent
             if i != marked.rank or not operation.send.many
         }
-        # One that is complex is enough: bounds of pairs hold for real numbers, too.
+        # One complex type is enough: bounds of complex numbers hold for real numbers, too.
         elements = [dtypes.dtype_of(description.send[i][1]) for i in sent]
         element = next((one for one in elements if one != dtype), dtype)
         call = Call(operation.name, dtype, element, nbytes, send, recv, description.root, shapes=shapes)
@@ -242,7 +241,7 @@ def _large(
     of: Blocks,
     reasons: list[tuple[str, bool]],
 ) -> dict[int, tuple[tuple[str, str], Decision]]:
-    """The messages of one side that are compressed, with their kinds: those of one travel in one call."""
+    """The compressed messages of one side by kind; messages of one kind are sent in one call."""
     found = {}
     for i, (n, code, *_) in enumerate(messages):
         peer = i if of.many else description.root
@@ -274,7 +273,7 @@ def _prepare_message(marked: Marked, description: Any) -> None:
         description.decline(decision.reason)
         return
     dtype, n = dtypes.real_dtype(element), message[0]
-    # The host codes the first chunk of a message on a GPU, which is small where others follow.
+    # The host codes the first chunk of a message on a GPU; it is small if others follow.
     first = OPENING_CHUNK // dtype.itemsize if on_gpu and nbytes > CHUNK_LIMITS[0] else 0
     step = chunk_step(n - first, max(decision.chunk_nbytes // dtype.itemsize, 1))
     shape = _shape(message, element)
@@ -286,20 +285,20 @@ def _prepare_message(marked: Marked, description: Any) -> None:
 def decide_message(
     marked: Marked, op: str, element: np.dtype, nbytes: int, peer: int, name: str = "", gpus: bool = False
 ) -> Decision:
-    """Decide on a message of so many bytes that only its two ends know of.
+    """Decide on a message, which only its two ends know.
 
     Parameters
     ----------
     gpus : bool
-        True if GPUs code its chunks. Both ends need to know it, unless the first message says how the others
-        are cut.
+        True if GPUs code its chunks. Both ends need to know this, unless the first message says how the rest
+        is cut.
     """
     dtype = dtypes.real_dtype(element)
     place = PolicyContext(marked.size, name, marked.facts.link, gpus=gpus)
     decision = marked.policy.decide(op, dtype, nbytes, place, element)
     decision = without_base(op, decision)
     nodes = marked.facts.nodes
-    is_rank = 0 <= peer < len(nodes)  # else MPI's error is to come
+    is_rank = 0 <= peer < len(nodes)  # else MPI will raise an error
     if decision.codec is not None and is_rank and nodes[peer] == nodes[marked.rank]:
         return replace(decision, codec=decision.intra, ask=False, reason=_INSIDE)
     if not decision.ask or decision.codec is None:
@@ -308,7 +307,7 @@ def decide_message(
 
 
 def load_kernels(number: int, gpu: int, element: int) -> None:
-    """Have the kernels on a GPU of all codecs that a communicator's messages of a type may bring there."""
+    """Load the kernels, on a GPU, of all codecs that a communicator's messages of a type may need there."""
     policy = Marked.of(number).policy
     specs = {policy.codec, *(rule.codec for rule in policy.rules), *(rule.intra for rule in policy.rules)}
     codecs = [codec(spec) for spec in specs if spec and spec not in NOT_CODECS]

@@ -1,4 +1,4 @@
-"""The recording of a program's calls: its start, and the facts of communicators that records name."""
+"""Start of the recording of a program's calls, and facts of the communicators in its records."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def start(summary: bool = False, trace: str | Path | None = None) -> None:
 
 @cache
 def record() -> None:
-    """Trace a program that makes its communicators itself as well, where it is to be; local.
+    """Trace a program that makes its communicators itself, if ``COMPCOLL_TRACE`` is set; local.
 
     Raises
     ------
     OSError
-        If the trace cannot be written; ranks agree on that before any goes on.
+        If the trace cannot be written; ranks agree on that before any continues.
     """
     trace = job_settings().get("trace")
     if trace is not None or environment.trace() is not None:
@@ -42,12 +42,12 @@ def record() -> None:
 
 @lru_cache(1024)
 def _facts_of(number: int, name: str, size: int) -> CommFacts:
-    """The facts of a marked communicator with this name; of one that was freed those that are known."""
+    """The facts of a marked communicator with this name; fewer if it was freed."""
     from compcoll.tracing.records import CommFacts
 
     try:
         marked = Marked.of(number)
-        _engine.place_of(number)  # MPI ends all ranks where it is asked about a communicator that is freed
+        _engine.place_of(number)  # MPI would end all ranks if asked about a freed communicator
         name = name or class_name(marked.comm)
     except ValueError:
         return CommFacts(name or "Comm", size, "the message was small, and the communicator is freed by now")

@@ -1,4 +1,4 @@
-"""The shapes in which the blocks of a call are coded, as its decision and its codec have it."""
+"""The shapes in which the blocks of a call are coded, from its decision and codec."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["inner_of_message", "inner_shape", "inner_shapes"]
 
 
 def inner_shapes(call: Any, decision: Decision, chunk: int) -> tuple[tuple[int, ...], ...]:
-    """For each block of a call the last dimensions of the shape that it is cut in; nothing if none has one.
+    """For each block of a call, the last dimensions of the shape that it is cut in; empty if none has one.
 
-    Only what is sent has a shape, but in reductions, where all ranks cut all blocks alike.
+    Only sent blocks have shapes, except in reductions, where all ranks cut all blocks alike.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def inner_shapes(call: Any, decision: Decision, chunk: int) -> tuple[tuple[int, 
 def inner_shape(
     codec: Codec, dtype: np.dtype, shape: tuple[int, ...] | None, largest_plane: int
 ) -> tuple[int, ...]:
-    """The last dimensions of the shape in which a codec codes an array of another; empty if it has none."""
+    """The last dimensions of the shape in which a codec codes an array; empty if it has none."""
     return codec.shaped(dtype, shape, largest_plane)[1:] if shape and len(shape) > 1 else ()
 
 
@@ -60,9 +60,9 @@ def inner_of_message(
     step: int,
     most_first: int,
 ) -> tuple[int, ...]:
-    """Find the dimensions of blocks of a message of ``n`` elements, whose first chunk has a limit.
+    """Find the dimensions of a message of ``n`` elements, whose first chunk is limited.
 
-    Small ones are one chunk; of others csrc/layer/message_chunks.cpp has how they are cut.
+    Small messages are one chunk; csrc/layer/message_chunks.cpp cuts the others.
     """
     if decision.shape == FLAT:
         return ()
@@ -80,6 +80,6 @@ def inner_of_message(
 
 
 def _given(inner: tuple[int, ...], n: int) -> tuple[int, ...] | None:
-    """The shape of a block of which a policy gives the last dimensions; None if that does not fit."""
+    """The shape of a block whose last dimensions a policy gives; None if they do not fit."""
     plane = prod(inner)
     return (n // plane, *inner) if n and n % plane == 0 else None

@@ -11,8 +11,8 @@ __all__ = ["summary"]
 def summary() -> Summary:
     """Sum up the calls of this rank on all communicators that it ever wrapped, freed ones included; local.
 
-    A library's own duplicates and parts of a communicator count, too, while ``Comm.calls_accelerated`` is
-    that of one object. Calls of torch's backend are those of `compcoll.torch.report`.
+    Calls on a library's own duplicates and parts of a communicator count, too, whereas
+    ``Comm.calls_accelerated`` counts one object's. `compcoll.torch.report` has the calls of torch's backend.
 
     Returns
     -------

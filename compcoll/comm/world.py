@@ -1,4 +1,4 @@
-"""The communicators that MPI has from the beginning, marked, or with a `Comm` in their places in `MPI`."""
+"""COMM_WORLD and COMM_SELF: marking them, or replacing them by a `Comm` in `MPI`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compcoll.tracing.words import plural
 
 __all__ = ["mark_world", "wrap_world"]
 
-# By these names pickle finds mpi4py's own in a program that has others in their places.
+# Pickle finds mpi4py's own communicators by these names in a program that has replaced them.
 COMM_WORLD, COMM_SELF = MPI.COMM_WORLD, MPI.COMM_SELF
 
 
@@ -25,25 +25,25 @@ def mark_world(
 ) -> None:
     """Mark COMM_WORLD and COMM_SELF themselves, so that all calls on them are served; collective.
 
-    Every kind of program begins by it, as ranks of one job may run several: it makes all calls of MPI that
-    come before the program's.
+    Every kind of program starts with this function, because ranks of one job may run different ones: it makes
+    all MPI calls that precede the program's.
 
     Parameters
     ----------
     summary : bool, optional
-        True if rank 0 writes a line about all calls to the standard error output when the program ends; by
-        default what ``COMPCOLL_SUMMARY`` says, else yes.
+        True if rank 0 prints a summary of all calls to stderr when the program ends; by default
+        ``COMPCOLL_SUMMARY``, else true.
     trace : path, optional
-        Folder of the trace; by default what ``COMPCOLL_TRACE`` says.
+        Folder of the trace; by default ``COMPCOLL_TRACE``.
     ranks : int, optional
-        How many ranks there have to be.
+        Required number of ranks.
     **settings
         Codec, ``when``, ``min_nbytes`` and policy, as for `compcoll.Comm`.
 
     Raises
     ------
     OSError, ValueError
-        On all ranks, if any cannot begin, or they have different settings.
+        On all ranks, if any cannot start, or if their settings differ.
     """
 
     def made() -> Policy:
@@ -61,7 +61,7 @@ def mark_world(
 
 
 def wrap_world(summary: bool | None = None, **settings: Any) -> None:
-    """Mark COMM_WORLD and COMM_SELF, and put a `Comm` into their places in `MPI`; collective over all ranks.
+    """Mark COMM_WORLD and COMM_SELF, and replace them by a `Comm` in `MPI`; collective over all ranks.
 
     Later imports find these, and communicators made from them inherit their policy. A second call has no
     effect.
@@ -69,12 +69,12 @@ def wrap_world(summary: bool | None = None, **settings: Any) -> None:
     Parameters
     ----------
     summary, **settings
-        As of `mark_world`.
+        See `mark_world`.
 
     Raises
     ------
     OSError, ValueError
-        As of `mark_world`.
+        See `mark_world`.
     """
     if isinstance(MPI.COMM_WORLD, Comm):
         return

@@ -1,8 +1,8 @@
-"""Ranks that no mpiexec started: one server of PMI-1 for the job, and its clients.
+"""Ranks without mpiexec: one PMI-1 server for the job, and its clients.
 
-pmi.py         the server, a program of its own, which rank 0 starts
-bootstrap.py   its client: joins the other ranks, gives MPICH the connection, initialises MPI
-torchrun.py    under torch's launchers: when MPI begins, and how ranks find the server by torch's store
+pmi.py         the server, a separate program, which rank 0 starts bootstrap.py   its client: joins the other
+ranks, gives MPICH the connection, initialises MPI torchrun.py    under torch's launchers: when MPI is
+initialised, and how ranks find the server by torch's store
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def is_launched() -> bool:
 
 
 def forget_launcher() -> None:
-    """Remove a rank's variables from the environment of its child, which would take itself for that rank."""
+    """Remove a rank's variables from the environment of its child, which would act as that rank."""
     for name in (*_MARKS, "PMI_FD", "PMI_SIZE", "PMI_PORT", "PMI_ID"):
         os.environ.pop(name, None)
 
 
 def is_child() -> bool:
-    """True if multiprocessing started this process, which may have the environment of a rank but is none."""
+    """True if multiprocessing started this process, which may have a rank's environment without being one."""
     # While its main module is imported, a spawned process does not know its parent yet.
     return parent_process() is not None or any(word in " ".join(sys.orig_argv) for word in _STARTERS)

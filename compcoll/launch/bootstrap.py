@@ -1,6 +1,6 @@
-"""The client of `compcoll.launch.pmi`: processes that no mpiexec started become the ranks of an MPICH job.
+"""The client of `compcoll.launch.pmi`: processes without mpiexec become the ranks of an MPICH job.
 
-`bootstrap` is for programs, which give an address; `compcoll.launch.torchrun` has one from torch's store.
+Programs call `bootstrap` with an address; `compcoll.launch.torchrun` gets the address from torch's store.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from compcoll.launch import pmi
 
 __all__ = ["become_rank", "bootstrap", "import_mpi", "initialise", "is_forked", "listen", "patch_method"]
 
-#: Seconds between two attempts to reach rank 0, and that one may take.
+#: Seconds between two attempts to reach rank 0, and the limit of one attempt.
 _PAUSE, _PATIENCE = 0.05, 10.0
 _SHARED_MEMORY = re.compile(r"/dev/shm/mpich_\S+")
 
@@ -43,23 +43,24 @@ _connections: list[int] = []
 
 
 def bootstrap(rank: int, size: int, address: str, *, secret: str = "", timeout: float = 60.0) -> None:
-    """Become a rank of MPI, where no mpiexec started this process, and initialise MPI; collective.
+    """Make this process, which mpiexec did not start, a rank of MPI, and initialise MPI; collective.
 
     Each of ``size`` processes that a program started itself (by multiprocessing with spawn, Ray, Dask,
     Jupyter, srun) calls it before `mpi4py.MPI` is imported, or with ``mpi4py.rc.initialize = False``. Rank 0
-    starts a small server at the address, which ends with the last rank. As under mpiexec, all ranks are
-    killed, one second later, where one ends without ``MPI_Finalize``.
+    starts a small server at the address, which ends with the last rank. As under mpiexec, if a rank ends
+    without ``MPI_Finalize``, the others are killed one second later.
 
     Parameters
     ----------
     rank : int
-        0 to ``size - 1``, another one for each process.
+        0 to ``size - 1``, different for each process.
     size : int
     address : str
-        ``"host:port"``, equal on all ranks: an address of rank 0's host that the others reach, and a port
-        that is free there.
+        ``"host:port"``, equal on all ranks: an address of rank 0's host that the others can reach, and a free
+        port there.
     secret : str
-        Equal on all ranks; nobody joins without it. Pass a random one on a network that strangers reach.
+        Equal on all ranks; a process cannot join without it. Pass a random one on a network that others can
+        reach.
     timeout : float
         Seconds to wait for the other ranks.
 
@@ -68,10 +69,10 @@ def bootstrap(rank: int, size: int, address: str, *, secret: str = "", timeout: 
     TypeError, ValueError
         For a wrong argument.
     RuntimeError
-        If MPI is initialised already or is an Open MPI, and where the ranks do not fit together: one is
-        there twice, is one of another size, has another secret, or left.
+        If MPI is already initialised or is an Open MPI, and if the ranks do not match: a rank occurs twice,
+        has another size or secret, or has left.
     TimeoutError
-        If ranks are missing, which it names.
+        If ranks are missing; the error names them.
     OSError
         If rank 0 cannot listen at the address.
     """
@@ -88,12 +89,12 @@ def bootstrap(rank: int, size: int, address: str, *, secret: str = "", timeout: 
 
 
 def import_mpi(*, needed: bool = False) -> Any:
-    """`mpi4py.MPI`, imported without initialising MPI.
+    """Import `mpi4py.MPI` without initialising MPI.
 
     Raises
     ------
     RuntimeError
-        With ``needed``, where no rank of a job of ours can come of this process.
+        With ``needed``, if this process cannot become a rank of such a job.
     """
     import mpi4py
 
@@ -117,7 +118,7 @@ def import_mpi(*, needed: bool = False) -> Any:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen at an address of this host, all of them where it is empty; a port of 0 is any that is free."""
+    """Listen at an address of this host, or at all if it is empty; port 0 means any free port."""
     try:
         if not host:
             dual = socket.has_dualstack_ipv6()
@@ -134,7 +135,7 @@ def become_rank(
 ) -> None:
     """Join the other ranks and initialise MPI; `bootstrap` has the parameters.
 
-    Rank 0 has a ``listener`` at ``place``, for the server that it starts.
+    Rank 0 passes a ``listener`` at ``place`` for the server that it starts.
     """
     with _lock:
         MPI = import_mpi(needed=True)
@@ -168,7 +169,7 @@ def _parse(address: str) -> tuple[str, int]:
 
 def _start_server(listener: socket.socket, size: int, secret: str, timeout: float) -> None:
     parameters = {"listener": listener.fileno(), "size": size, "secret": secret, "timeout": timeout}
-    # Neither the command line nor the environment would keep the secret.
+    # Command line and environment would reveal the secret.
     with listener:
         done = subprocess.run(
             [sys.executable, "-I", "-S", pmi.__file__],
@@ -255,9 +256,9 @@ def _node() -> str:
 
 
 def _end_with(fd: int) -> None:
-    """Have the kernel kill this process when the server closes the connection, as mpiexec would.
+    """Let the kernel kill this process when the server closes the connection, as mpiexec would.
 
-    No thread could: MPI_Init and MPI_Finalize hold Python's lock, and wait for ranks that have ended.
+    A thread could not do this: MPI_Init and MPI_Finalize hold the GIL, and wait for ranks that have ended.
     """
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
@@ -292,7 +293,7 @@ def initialise(MPI: Any) -> None:
 
 
 def thread_level(MPI: Any) -> int:
-    """Level of threads that ``mpi4py.rc`` asks for."""
+    """Thread level that ``mpi4py.rc`` requests."""
     from mpi4py import rc
 
     return int(getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE)
@@ -304,13 +305,13 @@ def is_forked() -> bool:
 
 
 def _announce_ends(MPI: Any) -> None:
-    """Tell the server at once when this process finalises MPI, and end the process where it aborts."""
+    """Notify the server at once when this process finalises MPI, and end the process if it aborts."""
     finalize, abort, hook = MPI.Finalize, MPI.Comm.Abort, sys.excepthook
 
     @wraps(finalize)
     def end() -> None:
         finalize()
-        # MPICH does so in exit(3): others end by _exit(2).
+        # MPICH removes them in exit(3), but other processes end by _exit(2).
         os.write(_connections[1], b"cmd=finalize\n")
         os.read(_connections[1], 64)
 
@@ -337,7 +338,7 @@ def patch_method(cls: type, name: str, method: Callable[..., Any]) -> None:
 
 
 def _unlink_shared_memory() -> None:
-    """Remove the names of memory that MPICH shares within a node: it leaves them where ranks are killed."""
+    """Remove the names of memory that MPICH shares within a node; MPICH leaves them if ranks are killed."""
     with open("/proc/self/maps") as maps:
         for name in set(_SHARED_MEMORY.findall(maps.read())):
             with suppress(OSError):

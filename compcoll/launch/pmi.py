@@ -1,12 +1,12 @@
 """A server of PMI-1, the protocol by which the processes of an MPICH job find each other.
 
-Rank 0 starts it as a process of its own, since MPI_Init holds Python's lock and the job may outlive any
-rank's interpreter. It needs nothing but the standard library, so it runs isolated (``python -I -S pmi.py``)
-and starts in some 50 ms. Its parameters come as JSON on the standard input.
+Rank 0 starts it as a separate process, since MPI_Init holds the GIL and the job may outlive any rank's
+interpreter. The server uses only the standard library, so it runs isolated (``python -I -S pmi.py``) and
+starts in some 50 ms. It gets its parameters as JSON on standard input.
 
-Each rank has two connections. On ``pmi`` it waits until all ranks have come, then MPICH speaks PMI-1 there.
-Nothing is ever sent on ``watch``: its end tells the server that the process has ended, and the process, by a
-signal, that the job has.
+Each rank has two connections. On ``pmi`` it waits until all ranks have connected, then MPICH speaks PMI-1
+there. No data are sent on ``watch``: when it closes, the server learns that the process has ended, or the
+process, by a signal, that the job has ended.
 
 PMI-1 is described in MPICH's sources, src/pmi/maint/pmi-1.1.txt.
 """
@@ -30,16 +30,16 @@ __all__ = ["CHANNELS", "JOINED", "PROTOCOL", "Server", "keep_alive", "process_ma
 #: The first word of the server on each connection.
 PROTOCOL = "compcoll-pmi-2"
 CHANNELS = ("pmi", "watch")
-#: Seconds in which ranks may end by themselves, or by a launcher that knows why, once a failed one has ended.
+#: Seconds in which ranks may end by themselves, or by a launcher, after a failed one has ended.
 _GRACE = 1.0
-#: Seconds in which a rank that aborts may end: launchers take the process that ends first for the cause.
+#: Seconds in which a rank that aborts may end: launchers report the process that ends first as the cause.
 _ABORT_SECONDS = 3.0
 #: Seconds in which a client proves that it knows the secret.
 _PATIENCE = 10.0
-#: The longest names, keys and values, as Hydra has them.
+#: Largest lengths of names, keys and values, as in Hydra.
 _MAXES = {"kvsname_max": 256, "keylen_max": 64, "vallen_max": 1024}
 _LONGEST_LINE = 1 << 16
-#: The answer to ranks that have all come; others begin with ``late`` or ``refused``.
+#: The answer when all ranks have connected; other answers begin with ``late`` or ``refused``.
 JOINED = "joined"
 _PAIR = re.compile(r"(\w+)=((?:\\.|[^\s\\])*)")
 #: A client's first line: proof, rank, size, channel, node, and host.
@@ -52,7 +52,7 @@ def proof(secret: str, nonce: str, hello: str) -> str:
 
 
 def keep_alive(line: socket.socket) -> None:
-    """Have a connection end, within a minute, when the other host does."""
+    """Let a connection end within a minute when the other host is lost."""
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         line.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
@@ -65,7 +65,7 @@ def ranks_of(numbers: list[int]) -> str:
 
 
 def process_mapping(nodes: list[str]) -> str | None:
-    """MPICH's ``PMI_process_mapping``: by blocks of ranks on which node; None if it is too long."""
+    """MPICH's ``PMI_process_mapping``: the nodes of blocks of ranks; None if it is too long."""
     order = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
     blocks = ",".join(f"({order[node]},1,{len(list(run))})" for node, run in groupby(nodes))
     mapping = f"(vector,{blocks})"
@@ -81,7 +81,7 @@ class Server:
     size : int
     secret : str
     timeout : float
-        Seconds in which all ranks have to come.
+        Seconds in which all ranks have to connect.
     """
 
     def __init__(self, listener: socket.socket, size: int, secret: str, timeout: float):
@@ -102,7 +102,7 @@ class Server:
         asyncio.run(self._run())
 
     async def _run(self) -> None:
-        #: The answer to all ranks once they have come, or cannot start a job.
+        #: The answer to all ranks when all have connected, or when they cannot start a job.
         self._answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._over = asyncio.Event()
         listening = await asyncio.start_server(
@@ -127,7 +127,7 @@ class Server:
         # The tasks of all connections end with this one, and close them.
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection: a stranger's first, then, where it knows the secret, a rank's."""
+        """Serve a connection: first authenticate it, then, if it knows the secret, serve it as a rank's."""
         try:
             keep_alive(writer.get_extra_info("socket"))
             async with asyncio.timeout(_PATIENCE):
@@ -136,7 +136,7 @@ class Server:
                 await self._serve(*member, reader, writer)
         except (OSError, ValueError):  # it takes too long, resets the connection, or sends no lines
             pass
-        except asyncio.CancelledError:  # at the end, which asyncio of Python 3.11 reports as a mistake
+        except asyncio.CancelledError:  # at the end; asyncio of Python 3.11 would report it as an error
             pass
         finally:
             writer.close()
@@ -175,7 +175,7 @@ class Server:
     async def _serve(
         self, rank: int, channel: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Answer a rank until its connection ends, which says of ``watch`` that its process has."""
+        """Answer a rank until its connection ends; the end of ``watch`` means that its process has ended."""
         with suppress(OSError, ValueError):
             while line := await reader.readline():
                 text = line.decode(errors="replace").strip()
@@ -236,14 +236,14 @@ class Server:
                 _send(writer, f"cmd={other.removesuffix('_name')}_result rc=-1 msg=not_supported")
 
     def _fail(self, reason: str, seconds: float) -> None:
-        """Kill all ranks after so many seconds."""
+        """Kill all ranks after ``seconds``."""
         if self._alive and not self._is_failing:
             self._is_failing = True
             asyncio.get_running_loop().call_later(seconds, self._kill)
             _report(reason)
 
     def _kill(self) -> None:
-        """End the server, and with it the connections, whose end kills the processes."""
+        """End the server; this closes the connections, which kills the processes."""
         if self._over.is_set():
             return
         self._over.set()

@@ -1,7 +1,7 @@
 """MPI for ranks that torch's launchers or a program started: a client that finds the server by torch's store.
 
-MPI begins when a process group first needs it. Importing mpi4py.MPI would initialise MPI for this process
-alone, so this module imports it first, without.
+MPI is initialised when a process group first needs it. Importing mpi4py.MPI would initialise MPI for this
+process alone, so this module imports it first, without initialising.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["is_deferred", "missing", "prefix", "start_mpi"]
 
 
 def _defer_mpi() -> bool:
-    """Import MPI without initialising it, unless mpiexec or its like started this process; whether it did."""
+    """Import MPI without initialising it; True unless mpiexec or its like started this process."""
     if is_child():
         forget_launcher()
     mpi = sys.modules.get("mpi4py.MPI")
@@ -39,11 +39,11 @@ def _defer_mpi() -> bool:
 
 
 def _before_mpi(MPI: Any, method: Callable[[Any], int]) -> Callable[[Any], int]:
-    """Wrap Get_size or Get_rank for calls before MPI is initialised, where MPI would end the process.
+    """Wrap Get_size or Get_rank for calls before MPI is initialised, because MPI would end the process.
 
-    Lightning asks for the size to learn whether mpiexec has started it. A program that asks for its rank uses
-    MPI on its own: MPI is initialised for this process, as by the import of mpi4py.MPI, unless torch has
-    given it a rank.
+    Lightning calls Get_size to learn whether mpiexec has started it. A program that calls Get_rank uses MPI
+    on its own: MPI is initialised for this process, as by the import of mpi4py.MPI, unless torch has given it
+    a rank.
     """
     asks_size = method.__name__ == "Get_size"
     variable = "TORCHELASTIC_RUN_ID" if asks_size else "RANK"
@@ -79,9 +79,9 @@ def start_mpi(store: Any, rank: int, size: int, timeout: float) -> None:
     Raises
     ------
     TimeoutError
-        If ranks are missing, which it names.
+        If ranks are missing; the error names them.
     RuntimeError
-        As `compcoll.bootstrap`.
+        See `compcoll.bootstrap`.
     """
     if size == 1 and not is_launched():
         initialise(import_mpi())
@@ -89,14 +89,14 @@ def start_mpi(store: Any, rank: int, size: int, timeout: float) -> None:
     import_mpi(needed=True)
     key, listener = f"{prefix()}/server", None
     if rank == 0:
-        # Others may know this host by names and addresses that it does not know itself.
+        # Other hosts may use names and addresses of this host that it does not know itself.
         listener = listen("", 0)
         port, host = listener.getsockname()[1], socket.gethostname()
         store.set(key, json.dumps({"host": host, "port": port, "secret": secrets.token_hex(16)}))
     if missing(store, [key], timeout):
         raise TimeoutError(f"rank {rank} of {size}: rank 0 did not come within {timeout:g} s")
     server = json.loads(store.get(key))
-    # Where a file brings the ranks together, they have rank 0's name of its host alone.
+    # With a file store, ranks know only rank 0's name of its host.
     host = _host(store) or os.environ.get("MASTER_ADDR") or server["host"]
     become_rank(rank, size, (host, server["port"]), listener, server["secret"], timeout)
 
@@ -116,7 +116,7 @@ def missing(store: Any, keys: list[str], timeout: float) -> list[int]:
 
 
 def _host(store: Any) -> str | None:
-    """The host of a store over TCP, which is rank 0's; None of others."""
+    """The host of a TCP store, which is rank 0's; None for other stores."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     return getattr(store, "host", None)

@@ -1,4 +1,4 @@
-"""Policies: which codec and algorithm serve a call, and how it therefore runs."""
+"""Policies: the codec, algorithm and chunk size of a call."""
 
 from compcoll.policy.policy import Policy, Rule, make_policy
 

@@ -37,26 +37,26 @@ from compcoll.policy.trial import ENDLESS, MOST_SPREAD, Kind, Known
 
 __all__ = ["Advisor", "Measured", "measure"]
 
-#: Compression has to promise this part of plain MPI's time where nothing was tried: figures err, and a loss
-#: is worse than a gain that was not taken.
+#: Largest promised time, relative to plain MPI's, at which untried calls are compressed: figures err, and a
+#: loss is worse than a missed gain.
 CAREFUL = 0.85
-#: Bytes of a rank from which nonblocking and persistent calls go as blocking ones: coding takes time from the
-#: work beside smaller ones.
+#: Bytes of a rank from which nonblocking and persistent calls go as blocking ones do: for smaller ones coding
+#: takes too much time from the computation.
 BESIDE_NBYTES = 4 << 20
 _NO_ROW = Known(False, source="COMPCOLL_TABLE = read, and the table has no row of the kind")
-#: Variables by which MPI's libraries choose what carries messages.
+#: Environment variables by which MPI libraries choose their transport.
 _TRANSPORT = ("UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "MPICH_NETMOD", "OMPI_MCA_pml", "OMPI_MCA_btl")
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
-#: Who makes the trials of this process; `compcoll tune` names itself.
+#: Source of this process's trials in the table; `compcoll tune` sets its own name.
 made_by = "trial"
-#: Seconds that a byte takes on links that this process has measured, by `Facts.link`.
+#: Seconds per byte on links that this process has measured, by `Facts.link`.
 _links: dict[str, float] = {}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Facts that all ranks of a communicator know when it has been made."""
+    """Measurements that all ranks of a communicator know when it has been made."""
 
     byte: float  # seconds that one takes on the slowest link; 0 where it was not measured
     about: About | None  # names the table of its trials; None if they are not kept
@@ -76,7 +76,7 @@ def measure(comm: MPI.Intracomm, facts: Facts) -> Measured:
         if byte is None and comm.size > 1:
             nodes = facts.nodes or (0,) * comm.size
             peer = next(r for r in range(1, comm.size) if facts.link == "node" or nodes[r] != nodes[0])
-            alone = comm.Dup()  # on which nothing else is under way
+            alone = comm.Dup()  # no other message is in flight on it
             byte = byte_seconds(alone, peer)
             alone.Free()
         _links[facts.link] = byte = byte or 0.0
@@ -112,9 +112,10 @@ def _abouts(facts: Facts, byte: float) -> list[About]:
 class Advisor:
     """Decisions of one communicator.
 
-    Calls of a kind are plain at first, then some go each way, and the times of the slowest rank decide; the
-    ranks agree on these by a small Allreduce. Nonblocking and persistent calls meet nobody: large ones go as
-    blocking ones of their kind. Messages, and kinds that were never tried, have figures that all ranks share.
+    The first calls of a kind are plain, then some go each way, and the times of the slowest rank decide; the
+    ranks agree on these by a small Allreduce. Nonblocking and persistent calls do not synchronize ranks:
+    large ones go as blocking ones of their kind. Messages, and kinds without a trial, are decided by figures
+    that all ranks share.
     """
 
     def __init__(self, comm: MPI.Intracomm, facts: Facts, measured: Measured):
@@ -170,7 +171,7 @@ class Advisor:
         return self._chosen(decision, known.compress, known.reason)
 
     def decide_message(self, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
-        """Complete a policy's decision on a message between two ranks; local, and alike on both."""
+        """Complete a policy's decision on a message between two ranks; local, and equal on both."""
         return self._by_figures(dtype, nbytes, decision, 1)
 
     # -- kinds
@@ -209,7 +210,7 @@ class Advisor:
         return measure_speed(decision.codec, sample)
 
     def _keep(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision, known: Known) -> None:
-        """Have the outcome of a trial kept for later jobs, and nonblocking calls decided anew."""
+        """Keep the outcome of a trial for later jobs, and decide nonblocking calls again."""
         _engine.forget_calls()
         about = self.measured.about
         if about is None or _WORLD.Get_rank() or not known.pairs[0] or not known.spread <= MOST_SPREAD:
@@ -237,7 +238,7 @@ class Advisor:
         return replace(decision, codec=decision.codec if compress else None, ask=False, reason=reason)
 
     def _by_figures(self, dtype: np.dtype, nbytes: int, decision: Decision, sharing: int) -> Decision:
-        """Decide by what a message takes on a link that so many ranks share, and its expected ratio."""
+        """Decide by a message's time on a shared link and its expected ratio."""
         assert decision.codec is not None
         byte = self.measured.byte * sharing
         if not byte:

@@ -1,4 +1,4 @@
-"""Algorithm and chunk size where neither a rule nor the model says which."""
+"""Algorithm and chunk size for calls whose rule does not give them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ __all__ = [
     "window",
 ]
 
-#: Most bytes of a frame. UCX over TCP carries those from 1.9 MiB on in one direction at a time as soon as a
-#: rank is a little late.
+#: Largest frame in bytes. From 1.9 MiB on, UCX over TCP carries frames in one direction at a time as soon as
+#: a rank is a little late.
 FRAME_NBYTES = 7 << 18
-#: In bytes: the wire waits for the first chunk to be encoded, and all for the last to be decoded.
+#: Limits of chunks in bytes: the wire waits until the first chunk is encoded, and all ranks until the last
+#: one is decoded.
 CHUNK_LIMITS = (64 << 10, 512 << 10)
-#: Where all ranks have GPUs. A chunk costs a launch and two copies at least, whatever its size: a message has
-#: four chunks within these limits, so that three quarters of its copies run beside the wire.
+#: Limits if all ranks have GPUs. A chunk of any size costs at least a launch and two copies: a message has
+#: four chunks within these limits, so that three quarters of its copies overlap with the wire.
 DEVICE_CHUNK_LIMITS = (1 << 20, 8 << 20)
 _DEVICE_CHUNKS = 4
-#: And chunks of a message that are in flight at once, in bytes.
+#: Bytes of a message's chunks in flight at once, if all ranks have GPUs.
 DEVICE_WINDOW = 32 << 20
-#: Whole buffers of so many bytes, on GPUs of all ranks, go chunk by chunk though they are not compressed, so
-#: that copies run beside the wire: ranks agree on that by a small reduction, but not those of torch's groups.
+#: Bytes of a whole buffer, on GPUs of all ranks, from which uncompressed calls go chunk by chunk, so that
+#: copies overlap with the wire: ranks agree on this by a small reduction, but not in torch's groups.
 PLAIN_NBYTES, TORCH_PLAIN_NBYTES = 8 << 20, 1 << 20
-#: The same of messages that may meet as large ones: MPI announces and answers a chunk behind all bytes that
-#: it has queued, so that fewer leave a direction of the wire idle. Of others fewer, which stay in a cache.
+#: Bytes of chunks in flight of messages that may meet equally large ones: MPI queues the rendezvous of a
+#: chunk behind all earlier bytes, so that fewer bytes would leave a direction of the wire idle. Other
+#: messages have fewer, which stay in a cache.
 BOTH_WAYS_WINDOW = 4 << 20
-#: In Alltoall nothing else waits for a chunk, and fewer of them cost less: so much, of all peers together and
-#: of each one, or half of that with a lossless codec, which may find nothing.
+#: Chunk limits of Alltoall, for all peers together and for each one: no other rank waits for a chunk, and
+#: fewer chunks cost less. With a lossless codec, which may not shrink them, half of that.
 PAIRS_NBYTES, PAIR_NBYTES = 8 << 20, 2 << 20
 #: Inside a node messages are copied, which is faster from a core's own cache.
 NODE_NBYTES = 256 << 10
@@ -47,7 +49,7 @@ NODE_NBYTES = 256 << 10
 def algorithm(
     op: str, dtype: np.dtype, nbytes: int, size: int, codec: Codec, chunk_nbytes: int, sharing: int
 ) -> str:
-    """The algorithm for a call in such chunks among ``size`` ranks, ``sharing`` of them at each port."""
+    """The algorithm of a call in chunks among ``size`` ranks, ``sharing`` of them at each port."""
     names = ALGORITHMS[op]
     if "compressed" in names and codec.can_add and dtype.itemsize > 2:
         return "compressed"  # one rounding of each contribution, and none of the sum
@@ -66,12 +68,12 @@ def algorithm(
 
 
 def levels(op: str, nbytes: int, n_nodes: int, ranks_per_node: int, gpus: bool) -> int:
-    """2 where ranks of a node can share its port; not with GPUs, where it is not measured."""
+    """2 if ranks of a node can share its port, else 1; 1 also with GPUs, where it was not measured."""
     return 2 if has_two_levels(op, nbytes) and n_nodes > 1 and ranks_per_node > 1 and not gpus else 1
 
 
 def window(op: str, chunk_nbytes: int, codec: Codec, gpus: bool = False, workers: int = 0) -> int:
-    """Chunks of a message in flight at once, of a collective or ``"Send"``.
+    """Number of a message's chunks in flight at once, for a collective or ``"Send"``.
 
     ``workers``: threads of each rank that encode and decode, each of which may have a chunk.
     """

@@ -26,13 +26,13 @@ class Decision:
     chunk_nbytes : int
     reason : str
     ask : bool
-        True if it has to be measured if that pays.
+        True if trials or measurements have to show that it pays.
     shape : str or tuple of int
         `ARRAY`, `FLAT`, or the last one or two dimensions of all blocks.
     levels : int
         2: first inside nodes, then among them.
     intra : Codec or None
-        For what stays in a node of several; None: raw.
+        Codec of frames that stay in a node, if there are several nodes; None: raw.
     """
 
     codec: Codec | None
@@ -46,7 +46,7 @@ class Decision:
 
     @property
     def name(self) -> str:
-        """The algorithm as reports have it."""
+        """Name of the algorithm in reports."""
         return algorithm_name(self.algorithm, self.levels)
 
 

@@ -12,29 +12,29 @@ __all__ = ["byte_seconds"]
 #: Bytes of the smallest and the largest message, and seconds that one has to take to tell a bandwidth: a
 #: network's buckets let short ones pass at once.
 LEAST_NBYTES, MOST_NBYTES, SECONDS = 1 << 20, 64 << 20, 3e-3
-#: Times by which a second message may take longer than the first; else something came between.
+#: Largest ratio of the second message's time to the first; above it the measurement was disturbed.
 DISTURBED = 1.5
 
 
 def byte_seconds(comm: MPI.Intracomm, peer: int) -> float:
-    """Measure what a byte takes while rank 0 and a peer send each other messages; collective.
+    """Measure the time per byte while rank 0 and a peer exchange messages; collective.
 
     Parameters
     ----------
     comm : MPI.Intracomm
-        On which nothing else is under way.
+        Communicator without other messages in flight.
     peer : int
 
     Returns
     -------
     float
-        In seconds, the same on all ranks.
+        Seconds per byte, equal on all ranks.
     """
     found = np.zeros(1)
     if comm.rank in (0, peer):
         found[0] = _exchange(comm, peer if comm.rank == 0 else 0)
     request = comm.Ibcast(found)
-    while not request.Test():  # the others leave the cores to these two: MPI waits with all its might
+    while not request.Test():  # a wait by polling would take cores from the two ranks
         sleep(1e-4)
     return float(found[0])
 

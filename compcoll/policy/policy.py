@@ -1,6 +1,6 @@
 """Which codec and algorithm serve a call: rules by operation, type, size, communicator and link.
 
-A policy sees only what all participants of a call know, so they all decide alike. As TOML::
+A policy uses only values that all ranks of a call know, so they all decide alike. As TOML::
 
     codec = "auto"                # what no rule says otherwise
     min_nbytes = 16384            # smallest message that is compressed
@@ -64,22 +64,22 @@ __all__ = [
 #: Reasons why calls are left to MPI.
 _NONE = "the policy's codec is none"
 IN_NODE = "auto leaves messages inside a node to MPI: no lossless codec outruns memory"
-#: Smallest message that is compressed where nothing else is said, in bytes.
+#: Default of ``min_nbytes``, the smallest message that is compressed.
 MIN_NBYTES = 16 << 10
 
 
 @dataclass(frozen=True)
 class PolicyContext:
-    """Where calls are made: a communicator, as far as policies look at it.
+    """A communicator, as far as policies depend on it.
 
     Attributes
     ----------
     size : int
     comm : str
-        Its name, where rules look at names.
+        Its name, if rules depend on names.
     link : {"network", "node"}
     ranks_per_node, n_nodes : int
-        The most of any node, and how many nodes there are.
+        The largest number of ranks of a node, and the number of nodes.
     gpus : bool
         True if all ranks have a GPU.
     exact_sums : bool
@@ -130,7 +130,7 @@ class Policy:
                 raise ValueError(f"rule {i}: {rule!r} is not a compcoll.Rule")
 
     def _choices(self, link: str) -> set[tuple[str, str]]:
-        """The specs and conditions by which calls of a communicator with such a link may be compressed."""
+        """The pairs of codec and ``when`` by which calls on such a link may be compressed."""
         chosen = {(rule.codec or self.codec, rule.when or self.when) for rule in (*self.rules, Rule())}
         return {one for one in chosen if one[0] != "none" and (one[0], link) != ("auto", "node")}
 
@@ -139,7 +139,7 @@ class Policy:
         return any(spec == "auto" or when == "pays" for spec, when in self._choices(link))
 
     def leaves_all(self, link: str) -> str:
-        """Why MPI carries out all calls of a communicator with such a link; empty if it may not."""
+        """The reason why MPI carries out all calls on such a link; empty if calls may be accelerated."""
         if self._choices(link):
             return ""
         return _NONE if self.codec == "none" else IN_NODE
@@ -171,7 +171,7 @@ class Policy:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Policy:
-        """Make a policy from a TOML file; ValueError, which names the file, for what it does not know."""
+        """Make a policy from a TOML file; ValueError, which names the file, for unknown keys or values."""
         with Path(path).open("rb") as file:
             try:
                 return cls.from_mapping(tomllib.load(file))
@@ -231,7 +231,7 @@ def _decide(
     chosen = codec(spec)
     if not chosen.lossless and dtype not in dtypes.FLOATS:
         chosen, why = codec("lossless"), f"{dtype} is only ever coded losslessly"
-    chosen.params(dtype, (1,))  # parameters that do not go with the type are an error here, on all ranks
+    chosen.params(dtype, (1,))  # parameters that do not fit the type are an error here, on all ranks
     # Where no rule asks for two levels with GPUs; delta's bases are those of pairs of ranks.
     levels = choices.levels(op, nbytes, place.n_nodes, place.ranks_per_node, place.gpus and not rule.levels)
     levels = 1 if chosen.has_base else min(levels, rule.levels or 2)
@@ -269,11 +269,11 @@ def default_policy() -> Policy:
 def make_policy(
     base: Policy | None, spec=None, when: str | None = None, min_nbytes: int | None = None, policy=None
 ) -> Policy:
-    """The policy that `compcoll.Comm`'s arguments describe; what is None comes from ``base``.
+    """The policy that `compcoll.Comm`'s arguments describe; ``base`` supplies those that are None.
 
-    ``policy`` is a `Policy`, a mapping of its keys, or the path of a TOML file; the other arguments
-    change its defaults. Without ``policy`` and ``base`` the environment is asked. A codec that is given
-    without a ``policy`` is that of all calls: the rules of ``base``, or of the environment, go.
+    ``policy`` is a `Policy`, a mapping of its keys, or the path of a TOML file; the other arguments change
+    its defaults. Without ``policy`` and ``base`` the environment decides. A codec that is given without a
+    ``policy`` applies to all calls and replaces the rules of ``base`` or of the environment.
     """
     if isinstance(policy, Policy):
         base = policy
@@ -297,7 +297,7 @@ def make_policy(
 
 
 def fields_of(policy: Policy) -> dict[str, str]:
-    """Describe a policy by values that all ranks must have alike, by the names of fields."""
+    """Describe a policy by values that have to be equal on all ranks, by the names of fields."""
     found = {field.name: getattr(policy, field.name) for field in fields(policy) if field.name != "rules"}
     for i, rule in enumerate(policy.rules, 1):
         found |= {f"{field.name} of rule {i}": getattr(rule, field.name) for field in fields(rule)}
@@ -305,9 +305,9 @@ def fields_of(policy: Policy) -> dict[str, str]:
 
 
 def check_same(everyone: Sequence[Mapping[str, str] | str], rank: int) -> None:
-    """PolicyError, which names the fields that differ, where a rank has others than this one.
+    """Raise PolicyError, which names the differing fields, if a rank has other fields than this one.
 
-    In place of its fields a rank gives the error that keeps it from having any.
+    A rank that could not make a policy passes its error instead of fields.
     """
     fields: list[Mapping[str, str]] = []
     for other, theirs in enumerate(everyone):

@@ -16,8 +16,8 @@ from compcoll.policy.decision import ARRAY, FLAT
 
 __all__ = ["NOT_CODECS", "Rule", "check_keys", "checked_shape", "checked_size", "checked_spec", "one_of"]
 
-#: Names that a policy may give instead of a codec: the best lossless one where the model says that it pays,
-#: and none at all, which leaves a call to MPI.
+#: Names that a policy may give instead of a codec: the best lossless one if trials show that it pays, and
+#: none at all, which leaves a call to MPI.
 NOT_CODECS = ("auto", "none")
 _EVERY_ALGORITHM = sorted({name for names in ALGORITHMS.values() for name in names})
 #: Smallest and largest chunk that a rule may ask for, in bytes.
@@ -35,21 +35,20 @@ class Rule:
     dtype : str or tuple of str
         NumPy names; empty: any. Complex types are not those of their parts.
     at_least, below : int, str or None
-        Limits of the message's size, in bytes; text such as ``"64K"`` or ``"1M"`` will do.
+        Limits of the message's size, in bytes, as numbers or text such as ``"64K"`` or ``"1M"``.
     comm, link : str or None
-        The communicator's name; ``"node"`` where all its ranks share one, else ``"network"``.
+        The communicator's name; ``"node"`` if all its ranks share one node, else ``"network"``.
     codec, algorithm, chunk_nbytes, when
         The choices, as in `Policy`. Chunks whose frames have more than 1.75 MiB halve the speed of TCP.
     intra : str or None
-        The codec of what stays in a node where a communicator has several; None: ``"raw"``, as it is.
+        The codec of frames that stay in a node, if a communicator has several nodes; None: ``"raw"``.
     levels : int or None
-        2: sums inside nodes first, and frames that cross a port once for all ranks behind it; 1: all ranks
-        alike. None: 2 where a communicator has several nodes and one of them several ranks, and the model,
-        where it is asked, finds that no slower.
+        2: sums inside nodes first, and frames that cross a port once for all ranks of a node; 1: one level
+        for all ranks. None: 2 if a communicator has several nodes and one of them several ranks.
     shape : str, sequence of int or None
-        How blocks are cut for codecs that have a use for it: in the shape of the array that they are sent
-        from (``"array"``), as values in a row (``"flat"``), or by their last one or two dimensions. Sums are
-        cut as values in a row unless dimensions are given.
+        Shape in which blocks are cut for codecs that depend on it: the shape of the array that they are sent
+        from (``"array"``), values in a row (``"flat"``), or the last one or two dimensions. Sums are cut as
+        values in a row unless dimensions are given.
 
     Raises
     ------
@@ -104,7 +103,7 @@ class Rule:
         object.__setattr__(self, key, check(key, value))
 
     def _check_that_it_applies(self) -> None:
-        """ValueError if no call whatever could be served as the rule says."""
+        """Raise ValueError if the rule can never apply to any call."""
         if self.chunk_nbytes is not None and self.chunk_nbytes < _LEAST_CHUNK:
             raise ValueError(f"chunk_nbytes = {self.chunk_nbytes} is below {_LEAST_CHUNK}")
         if self.chunk_nbytes is not None and self.chunk_nbytes > _MOST_CHUNK:
@@ -142,14 +141,14 @@ class Rule:
 
 
 def one_of(what: str, value: object, allowed: Iterable[object]) -> None:
-    """ValueError if a value is not allowed."""
+    """Raise ValueError if a value is not allowed."""
     allowed = list(allowed)
     if value not in allowed:
         raise ValueError(f"{what} {value!r} is not one of {', '.join(map(str, allowed))}")
 
 
 def check_keys(what: str, values: Mapping[str, Any], allowed: list[str]) -> None:
-    """ValueError for a key that there is not."""
+    """Raise ValueError for an unknown key."""
     for key in values:
         one_of(f"key of a {what}", key, allowed)
 
@@ -218,7 +217,7 @@ def _dtype_name(name: Any) -> Any:
 
 
 def _check_types(chosen: Codec, names: tuple[str, ...]) -> None:
-    """ValueError if a codec takes values of none of these types, or not with its parameters."""
+    """Raise ValueError if a codec, with its parameters, takes none of these types."""
     if chosen.lossless:
         return
     known = {str(d): d for d in dtypes.CODES}

@@ -1,4 +1,4 @@
-"""Speed and ratio of codecs: measured on values at hand, or careful figures where nobody may be asked."""
+"""Speed and ratio of codecs: measured on a call's values, or careful figures that need no measurement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "wire_nbytes",
 ]
 
-#: Bytes of a sample, and how often it is coded.
+#: Bytes of a sample, and number of times that it is coded.
 _SAMPLE_NBYTES, _REPEATS = 64 << 10, 3
 
 
@@ -49,7 +49,7 @@ class CodecSpeed:
 
 @dataclass(frozen=True)
 class Coding:
-    """Bytes that a rank encodes and decodes in a call, on so many cores."""
+    """Bytes that a rank encodes and decodes in a call, and the cores that it has for this."""
 
     encoded: float
     decoded: float
@@ -115,20 +115,20 @@ def _least_seconds(work: Callable[[], object]) -> float:
 
 @lru_cache(maxsize=256)
 def careful_speed(codec: Codec, dtype: np.dtype) -> CodecSpeed:
-    """Figures of a codec that all ranks have without asking; dtype is real."""
+    """Figures of a codec that all ranks know without communication; dtype is real."""
     if codec.lossless:
         is_half = dtype in dtypes.FLOATS and dtype.itemsize == 2
         return CodecSpeed(1e-9, 0.7e-9, 1 / (1.4 if is_half else 1.15))
-    # Its ratio on noise, which is the same on all ranks; no time that one of them measured.
+    # The ratio on noise is equal on all ranks; a measured time would not be.
     noise = np.random.default_rng(0).standard_normal(1 << 14).astype(dtype)
     encode, decode = codec.careful_speed
     return CodecSpeed(1 / encode, 1 / decode, codec.encode(noise).nbytes / noise.nbytes)
 
 
 def message_seconds(nbytes: int, byte: float, speed: CodecSpeed, chunks: float) -> float:
-    """Predict a compressed message whose chunks are encoded, sent and decoded beside each other, in seconds.
+    """Predict the seconds of a compressed message whose chunks are encoded, sent and decoded in parallel.
 
-    The slowest of the three takes all of its time, and the others take that of one chunk.
+    The slowest of the three counts in full, and the others for one chunk each.
 
     Parameters
     ----------

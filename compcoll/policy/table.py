@@ -1,11 +1,11 @@
 """The table of trials in the user's cache: how calls of a kind went in earlier jobs on a machine.
 
-Rank 0 of a communicator reads it, and its rows travel to the others as the communicator is made; rank 0 of
-COMM_WORLD writes what trials of the job have found. A row says how the first calls of a kind go, and never
-more: it picks among the ways that the policy would try. The table is a cache: a file that is damaged, or that
-others may have written, is none.
+Rank 0 of a communicator reads the table, and broadcasts its rows when the communicator is made; rank 0 of
+COMM_WORLD writes the results of the job's trials. A row only decides on the first calls of a kind: it picks
+among the ways that the policy would try. The table is a cache: a file that is damaged, or that other users
+may have written, is ignored.
 
-A table is a JSON document by the name of what it is about:
+A table is a JSON document whose name derives from its entry ``about``:
 ``compcoll/table-1/<16 digits of the SHA-256 of "about">.json`` in ``$XDG_CACHE_HOME``.
 """
 
@@ -44,14 +44,14 @@ __all__ = [
 
 #: Bytes of the largest file that is read.
 MOST_NBYTES = 1 << 20
-#: The largest count, time in seconds or part that is believed; times and parts are above its inverse, too.
+#: Largest plausible count, time in seconds or fraction; times and fractions are also above its inverse.
 LARGEST = 1e12
-#: Rows that a file keeps, the newest ones; a row has some 500 bytes.
+#: Number of newest rows that a file keeps; a row has some 500 bytes.
 MOST_ROWS = 1000
 #: Seconds between two writes of a job.
 EACH_WRITE = 10.0
 
-#: Operation, type, ranks of each node, codec, algorithm and levels of calls that differ in size alone.
+#: Operation, type, ranks of each node, codec, algorithm and levels of calls that differ only in size.
 RowKind = tuple[str, str, tuple[int, ...], str, str, int]
 
 
@@ -62,7 +62,7 @@ def half_octave(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class About:
-    """Facts that tell machines, networks and libraries apart; without the name of any host."""
+    """Facts that distinguish machines, networks and libraries, without host names."""
 
     compcoll: str
     mpi: str
@@ -100,7 +100,7 @@ class Row:
 
     @property
     def kind(self) -> RowKind:
-        """Facts that calls have in common which go by the row or by one of another size."""
+        """Facts that the row shares with rows of other sizes."""
         return self.op, self.type, self.ranks_a_node, self.codec, self.algorithm, self.levels
 
     @property
@@ -143,7 +143,7 @@ class Rows:
     all: Sequence[Row] = ()
 
     def find(self, kind: RowKind, nbytes: int) -> Known | None:
-        """Find how a call of so many bytes goes: by its row, or as two rows around it that agree."""
+        """Find the way of a call: by the row of its size, or by two rows around it that agree."""
         sizes = {half_octave(row.bytes): row for row in self.all if row.kind == kind}
         size = half_octave(nbytes)
         if size in sizes:
@@ -156,7 +156,7 @@ class Rows:
         return Known(sizes[below].compress, source=source)
 
     def share(self, type: str, codec: str) -> float | None:
-        """Find the largest part that travels of a type's values by a codec; None if no row has one."""
+        """Find the largest compressed fraction of a type's values by a codec; None if no row has one."""
         return max((row.share for row in self.all if (row.type, row.codec) == (type, codec)), default=None)
 
 
@@ -186,7 +186,7 @@ def read_file(path: Path) -> tuple[About, list[Row]]:
 
 
 def write_file(where: Path, about: About, rows: Iterable[Row]) -> None:
-    """Put a table into its place at once: whoever reads meets the old one or the new one."""
+    """Replace a table atomically: readers get the old one or the new one."""
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
     document = {"about": asdict(about), "rows": [asdict(row) for row in rows]}
     handle, temporary = tempfile.mkstemp(dir=where, prefix=".", suffix=".json")
@@ -207,9 +207,9 @@ def tables() -> list[tuple[Path, About, list[Row]]]:
 
 
 class Store:
-    """The tables, as this process reads them, and writes now and then what its trials find.
+    """The tables, which this process reads, and to which it sometimes writes results of its trials.
 
-    Nothing is raised, since one rank alone comes here: a problem is said once.
+    No error is raised, since only one rank calls this: a problem is printed once.
     """
 
     def __init__(self) -> None:
@@ -234,7 +234,7 @@ class Store:
         return [asdict(row) | {"bytes": size * row.bytes} for size, row in zip(sizes, rows, strict=True)]
 
     def add(self, about: About, row: Row) -> None:
-        """Keep the outcome of a trial, and write it where the last write was long ago."""
+        """Keep the outcome of a trial, and write it if the last write was long ago."""
         with self._lock:
             if row.by == "tune" and any((one.key, one.by) == (row.key, "trial") for one in self.rows(about)):
                 return
@@ -243,7 +243,7 @@ class Store:
                 self.write()
 
     def write(self) -> None:
-        """Merge what trials of this job have found into the files."""
+        """Merge the results of this job's trials into the files."""
         if environment.table() in ("off", "read"):
             return
         with self._lock:
