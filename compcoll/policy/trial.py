@@ -1,8 +1,8 @@
 """The calls of one kind under ``auto`` and ``pays``: which go compressed, which plain, and why.
 
-A `Kind` cuts its calls into blocks that all go one way. `compcoll.policy.advisor` tells it at the end of each
-when the next call began, and how the ranks find their largest figure. There is no clock here and no MPI, so
-that tests replay recorded series.
+A `Kind` cuts its calls into blocks, and all calls of a block go one way. At the end of each block
+`compcoll.policy.advisor` passes the start time of the next call, and a function that finds the largest figure
+of all ranks. This module uses no clock and no MPI, so that tests can replay recorded series.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from compcoll.policy.speed import CodecSpeed, Coding
 
 __all__ = ["BLOCK", "LARGE_BLOCK", "LARGE_NBYTES", "MOST_PAIRS", "WARM", "Kind", "Known", "median"]
 
-#: Plain calls before a trial: they warm up memory and connections, and a rare kind never pays for one.
+#: Plain calls before a trial: they warm up memory and connections, and rare kinds never pay for a trial.
 WARM = 8
-#: Calls of a block, and those at its beginning that are not measured: a network's queues hold calls of the
-#: block before. From `LARGE_NBYTES` of a rank on they are few.
+#: Calls of a block, and calls at its beginning that are not measured, because a network's queues still hold
+#: calls of the block before. From `LARGE_NBYTES` of a rank on blocks are short.
 BLOCK, LARGE_BLOCK = (8, 2), (2, 1)
 LARGE_NBYTES = 1 << 20
-#: Times by which blocks are longer in a trial after one whose plain blocks a bucket let pass.
+#: Factor on the length of blocks in a trial after one whose plain blocks passed in a shaper's bucket.
 LONGER = 4
-#: Pairs of blocks after which a trial may end, and ends. The pair before these is not counted: pages,
+#: Pairs of blocks after which a trial may end, and has to end. The first pair is not counted: pages,
 #: connections and buckets of the network are still warming up.
 FEW_PAIRS, MOST_PAIRS = 3, 8
-#: Compression has to take less than this part of plain MPI's time, in three of four pairs.
+#: Compression has to take less than this fraction of plain MPI's time, in three of four pairs.
 GAIN = 0.95
-#: Part of coding, or of the wire where that is shorter, that is not hidden by the other at best.
+#: Fraction of coding, or of the wire time if that is shorter, that the other cannot hide at best.
 ALONE = 0.25
-#: Parts of plain MPI's time from which one pair of large calls, and each of two, end a trial.
+#: Fractions of plain MPI's time from which one pair of large calls, or each of two, ends a trial.
 HOPELESS, POOR = 2.0, 1.25
-#: Pairs that differ by more, as a part of their median, tell of a busy machine: later jobs are not told.
+#: Largest relative difference between pairs; above it the machine is busy, and the result is not kept.
 MOST_SPREAD = 0.5
-#: Part of the time on the link from which a plain block has not been let pass by a bucket.
+#: Fraction of the time on the link from which a plain block has not passed in a shaper's bucket.
 FULL = 0.9
-#: Calls of a chosen way at which its time and ratio are looked at, then each so many; and at which both ways
-#: are tried again.
+#: Calls of a chosen way after which its time and ratio are checked, then the interval of later checks; and
+#: calls after which both ways are tried again.
 WATCHES, EACH_WATCH, LOOKS = (16, 64, 256), 1024, (512, 2048, 8192)
-#: Times by which a call may be slower or quicker than in the trial, at the first watches and at later ones,
-#: and the part by which the ratio may differ.
+#: Factors by which a call may be slower or faster than in the trial, at the first checks and at later ones,
+#: and the relative difference that the ratio may have.
 EARLY, LATE, RATIO = 1.5, 1.25, 0.15
 #: Pairs of blocks of a look; the first is not counted.
 LOOK_PAIRS = 3
-#: Looks that may reverse each other before the kind is left to plain MPI.
+#: Number of looks that may reverse each other before the kind is left to plain MPI.
 REVERSALS = 2
 #: Calls of a block that never ends.
 ENDLESS = 1 << 62
 
-#: Agrees on the largest of each figure over the ranks; collective.
+#: Function that returns the largest of each figure over the ranks; collective.
 Agree = Callable[[Sequence[float]], list[float]]
 
 
@@ -63,17 +63,17 @@ class Known:
     ----------
     compress : bool
     seconds : tuple of float
-        Of a compressed call and of a plain one, from start to start, on the slowest rank.
+        Times of a compressed and of a plain call, from start to start, on the slowest rank.
     in_call : tuple of float
-        Those within the calls.
+        Times within the calls.
     share : float
-        Bytes that travel, as a part of the uncompressed ones.
+        Bytes on the wire as a fraction of the uncompressed bytes.
     pairs : tuple of int
-        How many were counted, and how many of these compression won.
+        Number of counted pairs, and number of these that compression won.
     spread : float
-        By how much the pairs differ, as a part of their median.
+        Relative difference between the pairs.
     source : str
-        If it comes from, for reasons.
+        Source of the outcome, for reasons.
     """
 
     compress: bool
@@ -99,16 +99,16 @@ class Known:
         )
 
     def with_figures(self, seconds: float, share: float) -> Known:
-        """The outcome with the time of its way in calls, and what travels, where these are not known."""
+        """The outcome, completed by the time of its way within calls and by its wire fraction."""
         if isfinite(self.in_call[not self.compress]):
             return self
         in_call = (seconds, inf) if self.compress else (inf, seconds)
         return replace(self, in_call=in_call, share=share or 1.0)
 
     def differs(self, seconds: float, share: float, limit: float) -> bool:
-        """True if calls of its way take so many times longer or shorter, or other data travel.
+        """True if calls of its way have become slower or faster by a factor, or the ratio has changed.
 
-        Compressed calls may take longer as long as that is less than plain ones took.
+        Compressed calls may become slower as long as plain ones were slower still.
         """
         compressed, plain = self.in_call
         before = compressed if self.compress else plain
@@ -123,7 +123,7 @@ class Known:
 
 @dataclass
 class _Pair:
-    """A block of calls each way: seconds from start to start, seconds in calls, and the part that travels."""
+    """A block of calls each way: seconds from start to start, seconds in calls, and wire fraction."""
 
     taken: dict[bool, float] = field(default_factory=dict)
     in_call: dict[bool, float] = field(default_factory=dict)
@@ -168,11 +168,11 @@ class Kind:
     coding : Coding
         Bytes that a rank encodes and decodes in a call.
     wire : float
-        Seconds that the bytes of a plain call take on the link; 0 where that was not measured.
+        Seconds that the bytes of a plain call take on the link; 0 if that was not measured.
     known : Known, optional
-        Outcome of an earlier trial, by which calls go from the first one on.
+        Outcome of an earlier trial, which decides from the first call on.
     on_end : callable, optional
-        ``on_end(known)`` is called when a trial has ended, or was found not to be worth it.
+        ``on_end(known)`` is called when a trial has ended, or is not worthwhile.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ class Kind:
     window : TrialWindow
         The block.
     known : Known or None
-        What the calls go by while there is no trial.
+        Outcome that decides on calls outside trials.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Kind:
         self._coding, self._wire, self._on_end = coding, wire, on_end
         self.known = known
         self._pairs: list[_Pair] = []
-        self._ways: list[bool] = []  # of the blocks of the last pair that are to come, and of the current one
+        self._ways: list[bool] = []  # of the remaining blocks of the pair, and of the current one
         self._was_let_pass = False  # whether the last trial says little of the link
         self._by_look = False  # whether a look began the trial
         self._reversals = self._trials = 0
@@ -211,7 +211,7 @@ class Kind:
 
     @property
     def reason(self) -> str:
-        """Why the calls of the block go their way."""
+        """The reason for the way of the block's calls."""
         if self._state in (_State.TRIAL, _State.LOOK):
             way = "compressed" if self.compress else "plain"
             return f"on trial: both ways are measured, pair {len(self._pairs)}, {way}"
@@ -257,7 +257,7 @@ class Kind:
         self._begin_pair()
 
     def _begin_pair(self) -> None:
-        """Begin with the way of the block before: compressed and plain, plain and compressed, and so on."""
+        """Begin a pair with the way of the previous block, so that the order alternates."""
         first = len(self._pairs) % 2 == 0
         self._pairs.append(_Pair())
         self._ways = [first, not first]
@@ -276,18 +276,18 @@ class Kind:
     # -- trials
 
     def _judge(self) -> bool:
-        """End the trial where its pairs tell enough; whether they did."""
+        """End the trial if its pairs are conclusive; True if so."""
         first, *others = self._pairs
         # A network's bucket lets bytes pass faster than the link, until it is empty.
         late = [pair for pair in others if pair.taken[False] >= FULL * self._wire]
         is_last = len(others) >= MOST_PAIRS
         is_let_pass = is_last and 2 * len(late) < len(others)
-        # Few slow ones in the end may be hiccups, on a link that is quicker than it was measured to be.
+        # A few slow pairs at the end may be disturbances, on a link that is faster than measured.
         tell = others if is_let_pass else late
         counted = [pair for pair in tell if isfinite(pair.part)]
         parts = [pair.part for pair in counted]
         middle = median(parts) if parts else inf
-        # Small calls are over before a bucket is empty: their first pair says nothing.
+        # Small calls end before a bucket is empty, so their first pair is meaningless.
         is_poor = self._is_large and (
             first.part > HOPELESS or (bool(parts) and min(first.part, parts[0]) > POOR)
         )
@@ -312,7 +312,7 @@ class Kind:
         self._follow()
 
     def _look(self) -> bool:
-        """Begin a trial where a look disagrees with the chosen way; whether it is over."""
+        """Begin a trial if a look disagrees with the chosen way; True if the look has ended."""
         if len(self._pairs) < LOOK_PAIRS:
             return False
         assert self.known is not None
@@ -331,7 +331,7 @@ class Kind:
         figures = (mine.encode, mine.decode, mine.share) if mine is not None else (0.0, 0.0, 0.0)
         plain, encode, decode, share = agree([_in_call(self.window), *figures])
         coding, wire = self._coding.seconds(encode, decode), share * plain
-        # What small calls take is not known yet.
+        # The time of small calls is not known yet.
         is_quick = not self._is_large or max(coding, wire) + ALONE * min(coding, wire) < plain
         if not share or (share < GAIN and is_quick):
             self._begin_pairs(_State.TRIAL)
@@ -350,7 +350,7 @@ class Kind:
     # -- the chosen way
 
     def _follow(self) -> None:
-        """Go the chosen way until it is looked at."""
+        """Go the chosen way until the next check."""
         assert self.known is not None
         self._state = _State.CHOSEN
         after = self._chosen + 1
@@ -362,7 +362,7 @@ class Kind:
         self._begin(self.known.compress, n, min(self._skip, n - 1))
 
     def _watch(self, agree: Agree) -> None:
-        """Compare calls since the last watch with those of the trial, and begin another where they differ."""
+        """Compare calls since the last check with the trial's, and begin another trial if they differ."""
         assert self.known is not None
         window = self.window
         self._chosen += window.calls

@@ -1,4 +1,4 @@
-"""Programs that call MPI from C or Fortran: a library for ``LD_PRELOAD`` that takes their large calls."""
+"""Programs that call MPI from C or Fortran: a library for ``LD_PRELOAD`` that serves their large calls."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 __all__ = ["SETTINGS", "environment", "is_preloaded", "library_path"]
 
-#: The variable of the environment that has the settings of ``compcoll run``, as JSON, until MPI begins.
+#: Environment variable with the settings of ``compcoll run``, as JSON, until MPI is initialised.
 SETTINGS = "COMPCOLL_SETTINGS"
 
 
 def library_path() -> Path:
-    """The library to preload.
+    """Path of the library to preload.
 
     Raises
     ------
@@ -29,12 +29,12 @@ def library_path() -> Path:
 
 
 def environment(embeds: bool = True) -> dict[str, str]:
-    """Variables of the environment under which a program is accelerated, beside those of its policy.
+    """Environment variables that accelerate a program, in addition to those of its policy.
 
     Parameters
     ----------
     embeds : bool
-        True if the library has to start an interpreter there: the program is none of Python.
+        True if the library has to start an interpreter, because Python does not run the program.
 
     Raises
     ------

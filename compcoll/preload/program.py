@@ -1,4 +1,4 @@
-"""The Python side of a program that calls MPI from C or Fortran; the layer imports it when MPI has begun."""
+"""The Python side of a program in C or Fortran; the layer imports it after MPI's initialisation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import mpi4py
 
 if "mpi4py.MPI" not in sys.modules:
-    mpi4py.rc.errors = "default"  # else its import would replace the program's error handlers
+    mpi4py.rc.errors = "default"  # otherwise its import would replace the program's error handlers
     os.environ.pop("MPI4PY_MPIABI", None)  # the program has loaded its MPI library, which mpi4py finds
 
 from mpi4py import MPI
@@ -23,7 +23,7 @@ __all__ = ["begin"]
 
 
 def begin() -> None:
-    """Mark the communicators that the program has, with the options of ``compcoll run``."""
+    """Mark the program's communicators with the options of ``compcoll run``."""
     try:
         mark_world(**job_settings())
     except BaseException:
@@ -32,7 +32,7 @@ def begin() -> None:
 
 
 def _check_library() -> None:
-    """ImportError if mpi4py would call another MPI library than the program does."""
+    """Raise ImportError if mpi4py would call another MPI library than the program."""
 
     def address(library: ctypes.CDLL) -> int | None:
         return ctypes.cast(library.PMPI_Init, ctypes.c_void_p).value

@@ -1,8 +1,8 @@
 """Schedules: an algorithm's operations on one rank, as data that is made once and run many times.
 
-runtime.py      the verbs of algorithms
-trace.py        an algorithm is run once, its verbs become operations
+runtime.py      the interface that algorithms call
+trace.py        an algorithm is run once, and its calls become operations
 graph.py        the schedule; block.py its blocks
-chunks.py       chunks of blocks; planes.py those of blocks that have a shape
-cache.py        schedules that were made before
+chunks.py       chunks of blocks; planes.py chunks of blocks with a shape
+cache.py        a cache of schedules
 """

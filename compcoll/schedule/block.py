@@ -1,4 +1,4 @@
-"""Blocks as the tracing runtime hands them to algorithms."""
+"""Blocks that the tracing runtime passes to algorithms."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["Block"]
 
 
 class Block:
-    """Elements of a buffer, the caller's or scratch memory: something with a length that can be sliced.
+    """Elements of a buffer, the caller's or scratch memory, with a length and slices.
 
-    There is one of each, so they are compared by identity.
+    Each block is unique, so blocks are compared by identity.
 
     Attributes
     ----------
     inner : tuple of int
-        The last dimensions of its shape, one or two, where it has one; its slices have the same ones.
+        The last one or two dimensions of its shape, if it has one; equal for its slices.
     within : tuple
-        ``(block, i, count, most)``: of chunk i of so many of a block, whose frames may come in the shape of
-        their sender's block and then have ``most`` elements. Empty for what frames fit exactly.
+        ``(block, i, count, most)`` for chunk i of ``count`` chunks of a block, whose frames may have the
+        shape of the sender's block and then up to ``most`` elements. Empty if frames fit exactly.
     """
 
     __slots__ = ("buffer", "inner", "n", "number", "start", "tracer", "wide", "within")
@@ -43,7 +43,7 @@ class Block:
 
     @property
     def unit(self) -> int:
-        """Elements of a group of planes, of which its chunks are multiples; 0 where it has no shape."""
+        """Elements of a group of planes; chunks are multiples of it. 0 without a shape."""
         return planes.GROUP * prod(self.inner) if self.inner else 0
 
     def __len__(self) -> int:

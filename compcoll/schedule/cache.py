@@ -1,4 +1,4 @@
-"""Schedules that were made before, by all that they depend on."""
+"""A cache of schedules, by everything that they depend on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from compcoll.schedule.graph import Schedule
 
 __all__ = ["OPS_OF_SCHEDULE", "Cache"]
 
-#: Operations of all schedules that are kept; one takes 100 bytes, and a schedule as much as so many more.
+#: Operations of all cached schedules; each takes 100 bytes, and a schedule as much as several more.
 MOST_OPS, OPS_OF_SCHEDULE = 1 << 18, 32
 
 
 class Cache:
-    """The last schedules that were used, up to the memory of ``most_ops`` operations."""
+    """The most recently used schedules, up to the memory of ``most_ops`` operations."""
 
     def __init__(self, most_ops: int = MOST_OPS):
         self.most_ops = most_ops
@@ -27,7 +27,7 @@ class Cache:
         return len(self._kept)
 
     def get(self, key: Hashable, make: Callable[[], Schedule]) -> Schedule:
-        """The schedule of a key, made where there is none."""
+        """The schedule of a key; it is made if the cache does not have it."""
         with self._lock:
             found = self._kept.get(key)
             if found is not None:

@@ -1,8 +1,8 @@
 """A schedule: one rank's operations in a collective, each with its dependencies.
 
-The idea is that of libNBC (Hoefler, Lumsdaine and Rehm, "Implementation and Performance Analysis of
-Non-Blocking Collective Operations for MPI", 2007). Operations stand in the order in which the algorithm comes
-to them, which is their priority; one never depends on a later one.
+The idea comes from libNBC (Hoefler, Lumsdaine and Rehm, "Implementation and Performance Analysis of
+Non-Blocking Collective Operations for MPI", 2007). Operations are in the order in which the algorithm issues
+them, which is their priority; an operation never depends on a later one.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Kind(IntEnum):
     RECV = 8  # block like the frame's, [frame], peer, tag
 
 
-#: Operands that an operation does not have are ``NONE``. ``n_deps`` counts the operations that it depends on;
-#: those that depend on it stand from ``first`` to the next operation's ``first`` in `Schedule.successors`.
-#: ``idle``: no other rank needs it, so it comes when there is nothing else to do. ``inside``: a frame is for
-#: ranks of the same node, or a message stays there.
+#: Missing operands are ``NONE``. ``n_deps`` counts the operations that an operation depends on; the
+#: operations that depend on it are in `Schedule.successors`, from ``first`` to the next operation's
+#: ``first``. ``idle``: no other rank needs it, so it runs when there is nothing else to do. ``inside``: a
+#: frame is for ranks of the same node, or a message stays on the node.
 OP = np.dtype(
     [
         ("kind", "i4"),
@@ -56,11 +56,11 @@ OP = np.dtype(
         ("inside", "i4"),
     ]
 )
-#: ``start`` and ``n`` count elements of a buffer; ``wide``: of the type in which sums are formed. A block of
-#: two or three dimensions has the shape ``(n / plane, plane / row, row)``; in two ``plane`` is ``row``, in
-#: one both are 0. Of a chunk whose frame may come in another shape: the block ``of`` which it is chunk
-#: ``number`` of ``count``, and ``most`` elements that may come; else ``NONE``, and its own n
-#: (compcoll/schedule/planes.py).
+#: ``start`` and ``n`` count elements of a buffer; ``wide``: elements have the accumulators' type. A block of
+#: two or three dimensions has the shape ``(n / plane, plane / row, row)``; in two dimensions ``plane`` equals
+#: ``row``, in one both are 0. A chunk whose frame may have another shape is chunk ``number`` of ``count`` of
+#: the block ``of``, and may receive up to ``most`` elements; otherwise ``of`` is ``NONE`` and ``most`` its
+#: own n (compcoll/schedule/planes.py).
 BLOCK = np.dtype(
     [
         ("buffer", "i4"),
@@ -94,9 +94,9 @@ class Schedule:
     successors : numpy.ndarray
         int32: the operations that depend on each operation, one after the other.
     n_buffers : int
-        The caller's buffers, which have the first numbers.
+        Number of the caller's buffers, which come first.
     scratch : numpy.ndarray
-        Of type `SCRATCH`: the buffers with the next numbers.
+        Of type `SCRATCH`: the buffers that follow.
     n_frames : int
     n_tags : int
         Tags are smaller.
@@ -121,7 +121,7 @@ class Schedule:
         return Compiled(self)
 
     def dependencies(self) -> list[list[int]]:
-        """For each operation those that it depends on."""
+        """For each operation, the operations that it depends on."""
         found: list[list[int]] = [[] for _ in self.ops]
         bounds = [*self.ops["first"].tolist(), len(self.successors)]
         for i, (first, end) in enumerate(pairwise(bounds)):

@@ -1,4 +1,4 @@
-"""The verbs that algorithms are written in."""
+"""The operations that algorithms call."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Runtime"]
 
 
 class Runtime(Protocol):
-    """Verbs of an algorithm.
+    """Operations of an algorithm.
 
-    A frame is a number. `send`, `recv` and `start` return at once, and what they return may be awaited; all
-    other verbs are awaited.
+    A frame is a number. `send`, `recv` and `start` return at once, and their results may be awaited; all
+    other operations are awaited.
 
     Attributes
     ----------
@@ -24,13 +24,14 @@ class Runtime(Protocol):
     window : int
         Chunks of a message in flight at once.
     n_tags : int
-        Tags that the call has. Messages with larger ones use them again, each when the last has ended.
+        Number of the call's tags. Messages with larger tags reuse them, each when the previous message has
+        completed.
     nodes : tuple of int
-        The node of each rank; empty if they are all on one, or it does not matter.
+        The node of each rank; empty if all are on one, or if nodes do not matter.
     owner_exact : bool
         True if the owner of a block keeps its exact values while others have decoded ones.
     inside_exact : bool
-        True if frames for ranks of the same node alone carry exact values.
+        True if frames for only ranks of the same node carry exact values.
     """
 
     rank: int
@@ -43,10 +44,10 @@ class Runtime(Protocol):
     inside_exact: bool
 
     async def encode(self, block: Block, into: Block | None = None, inside: bool = False) -> int:
-        """Encode a block; ``inside``: for ranks of this node alone, by the codec for that.
+        """Encode a block; ``inside``: only for ranks of this node, by the codec for these.
 
-        If the codec can give the frame's values on the way, they overwrite ``into``, which may be the
-        block itself (see `write_decoded`).
+        If the codec also returns the decoded values, they overwrite ``into``, which may be the block itself
+        (see `write_decoded`).
         """
         ...
 
@@ -63,7 +64,7 @@ class Runtime(Protocol):
         """Add the frame's values to an accumulator."""
 
     async def add(self, frame: int, other: int, like: Block) -> int:
-        """Add two frames of a block like ``like``, without decoding where the codec can."""
+        """Add two frames of a block like ``like``, without decoding if the codec can."""
         ...
 
     async def copy(self, block: Block, into: Block, idle: bool = False) -> None:
@@ -85,33 +86,33 @@ class Runtime(Protocol):
         ...
 
     def recv(self, source: int, like: Block, tag: int = 0) -> Awaitable[int]:
-        """Start to receive a frame of a block like ``like``, which awaiting gives.
+        """Start to receive a frame of a block like ``like``; awaiting the result returns the frame.
 
         No two messages from one rank to another have the same tag: they may overtake each other.
         """
         ...
 
     def on_same_node(self, rank: int) -> bool:
-        """True if another rank is on this one's node, of several."""
+        """True if another rank is on this rank's node, and there are several nodes."""
         ...
 
     def scratch(self, like: Block, times: int = 1) -> Block:
-        """Get memory for so many blocks of as many elements, one behind the other."""
+        """Allocate consecutive memory for a number of blocks with equally many elements."""
         ...
 
     def chunks(self, block: Block) -> list[Block]:
-        """Cut a block into its chunks: on all ranks as many of blocks of equal length.
+        """Cut a block into its chunks; blocks of equal length have equally many chunks on all ranks.
 
-        They have equal lengths where the block has no shape, else they are groups of planes.
+        Chunks have equal lengths if the block has no shape, else they are groups of planes.
         """
         ...
 
     def pieces(self, block: Block, count: int) -> list[Block]:
-        """Cut a block that has a shape into so many chunks."""
+        """Cut a block that has a shape into ``count`` chunks."""
         ...
 
     def start(self, coroutine: Coroutine) -> Awaitable[Any]:
-        """Run a coroutine beside the others; the call ends only when it has."""
+        """Run a coroutine beside the others; the call does not end before it."""
         ...
 
     async def all(self, coroutines: Iterable[Coroutine], limit: int = 8) -> None:

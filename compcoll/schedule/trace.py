@@ -1,7 +1,7 @@
-"""The tracing runtime: an algorithm is run once, every verb returns at once, and what it did is a `Schedule`.
+"""The tracing runtime: an algorithm runs once, every call returns at once, and the calls become a `Schedule`.
 
-What an operation waits for is what its coroutine has awaited so far. Coroutines take turns as they would if
-every operation took one step, so operations of several that run beside each other are interleaved.
+An operation depends on everything that its coroutine has awaited so far. Coroutines take turns as if every
+operation took one step, so that operations of concurrent coroutines are interleaved.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DeadlockError(RuntimeError):
 
 
 class Awaited:
-    """Something that is done later; awaiting it gives its value."""
+    """Result of an operation that completes later; awaiting it returns its value."""
 
     __slots__ = ("before", "done", "frontier", "value", "waiters")
 
@@ -48,7 +48,7 @@ class Awaited:
 
 
 class Task(Awaited):
-    """A coroutine that runs beside others. ``frontier``: the last operations that it has awaited."""
+    """A concurrent coroutine. ``frontier``: the last operations that it has awaited."""
 
     __slots__ = ("coroutine",)
 
@@ -73,9 +73,9 @@ class Options:
     window : int
         Chunks of a message in flight at once.
     widens : bool
-        True if sums are formed in another type.
+        True if sums are accumulated in a wider type.
     shaped : bool
-        True if frames may come in the shapes of their senders' blocks.
+        True if frames may have the shapes of their senders' blocks.
     owner_exact, nodes, inside_exact, n_tags
         See `Runtime`.
     """
@@ -89,12 +89,12 @@ class Options:
     n_tags: int = MOST_TAGS
 
 
-#: Fields of an `OP` besides its kind and blocks, with their values where an operation has none.
+#: Fields of an `OP` besides its kind and blocks, with their values for operations without them.
 _FIELDS = {"frame": NONE, "other": NONE, "sum": NONE, "peer": NONE, "tag": NONE, "idle": 0, "inside": 0}
 
 
 class Tracer(Runtime):
-    """The verbs, each of which adds an operation to the schedule."""
+    """A `Runtime` whose calls add operations to the schedule."""
 
     def __init__(self, rank: int, size: int, n_buffers: int, chunk: int, options: Options):
         self.rank, self.size, self.chunk = rank, size, chunk
@@ -113,7 +113,7 @@ class Tracer(Runtime):
         self._now: Task | None = None
         self._unfinished = 0
 
-    # -- the verbs, as `Runtime` has them
+    # -- operations of `Runtime`
 
     def on_same_node(self, rank: int) -> bool:
         return bool(self.nodes) and self.nodes[rank] == self.nodes[self.rank]
@@ -225,10 +225,10 @@ class Tracer(Runtime):
         while window:
             await window.popleft()
 
-    # -- how it is noted
+    # -- recording
 
     def run(self, coroutine: Coroutine) -> None:
-        """Run an algorithm, and all it starts, to the end."""
+        """Run an algorithm, and everything that it starts, to the end."""
         self.start(coroutine)
         while self._ready or self._issued:
             while self._ready:
@@ -314,7 +314,7 @@ class Tracer(Runtime):
         return op
 
     def _last_with_tag(self, kind: Kind, peer: int, tag: int) -> int:
-        """The last message to or from a rank with another tag that is the same of the call's; or none."""
+        """The last message to or from a rank whose tag maps to the same tag of the call; or none."""
         key = kind, peer, tag % self.n_tags
         last, op = self._last.get(key, (tag, NONE))
         self._last[key] = tag, len(self._ops)
@@ -363,9 +363,9 @@ def trace(
     chunk : int
         Elements of a chunk, rounded up to a multiple of 1024.
     shapes : sequence of tuple of int
-        For each buffer the last one or two dimensions of its shape, empty if it has none; or nothing.
+        For each buffer the last one or two dimensions of its shape, empty if it has none; or no entries.
     **options
-        As of `Options`.
+        See `Options`.
     """
     rt = Tracer(rank, size, len(sends) + len(recvs), chunk, Options(**options))
     sizes = (*sends, *recvs)
@@ -378,7 +378,7 @@ def trace(
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Looking for cycles among many small objects, which are needed to the end, takes half of the time."""
+    """Turn garbage collection off: it would take half of the time on many small objects, all still in use."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -1,9 +1,9 @@
-"""Tracing of whole programs: calls are counted, and on request written to a file by each rank.
+"""Tracing of whole programs: calls are counted, and on request each rank writes them to a file.
 
-A program that runs under ``compcoll run``, or with ``COMPCOLL_TRACE``, records: ``recording`` takes the
-layer's ``records``, adds them up, has ``writer`` write them, and ends by an ``exchange`` among the ranks.
-``compcoll report`` reads without MPI: ``reader`` reads the files of all ranks, of which ``tables`` makes
-tables, ``page`` an HTML page, and ``perfetto`` a file for Perfetto.
+A program records under ``compcoll run``, or with ``COMPCOLL_TRACE``: ``recording`` takes the layer's
+``records``, adds them up, passes them to ``writer``, and ends by an ``exchange`` among the ranks. ``compcoll
+report`` works without MPI: ``reader`` reads the files of all ranks, from which ``tables`` makes tables,
+``page`` an HTML page, and ``perfetto`` a file for Perfetto.
 """
 
 __all__ = ["VERSION"]

@@ -1,7 +1,7 @@
-"""Messages between ranks at the beginning and the end of a recording: clocks are compared, sums gathered.
+"""Messages between ranks at the start and the end of a recording: comparing clocks and gathering sums.
 
-`compcoll.tracing.recording` calls it. At the end no rank waits for ever for another that does not reach its
-own: a rank that fails takes no part.
+`compcoll.tracing.recording` calls it. At the end no rank waits forever for another that does not reach its
+own end: a rank that fails does not send its sums.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 __all__ = ["PATIENCE", "Reading", "compare_all", "gather"]
 
-#: Seconds that a rank waits for others after its own end.
+#: Seconds for which a rank waits for others after its own end.
 PATIENCE = 10.0
 _PINGS = 16
 _SUMS, _PING, _PONG, _RESULT = range(4)
@@ -25,9 +25,9 @@ _SUMS, _PING, _PONG, _RESULT = range(4)
 class Reading(NamedTuple):
     """Offset of a clock."""
 
-    at: float  # when that was found, by the clock itself
+    at: float  # time of the comparison, on this clock
     offset: float  # its seconds minus those of rank 0
-    ping: float  # seconds of the shortest ping, to half of which the offset is known
+    ping: float  # seconds of the shortest ping; the offset is known to half of it
 
 
 def compare_all(comm: MPI.Intracomm) -> Reading:
@@ -40,9 +40,9 @@ def compare_all(comm: MPI.Intracomm) -> Reading:
 
 
 def gather(comm: MPI.Intracomm, values: list[float], clocks: bool) -> tuple[np.ndarray, int, Reading | None]:
-    """Sum numbers over the ranks that come to their end in time, and compare clocks again if asked to.
+    """Sum numbers over the ranks that reach their end in time, and compare clocks again if requested.
 
-    Rank 0 has the sums, how many ranks are in them, and its `Reading`; others have their own values.
+    Rank 0 gets the sums, the number of ranks in them, and its `Reading`; others get their own values.
     """
     until, mine = perf_counter() + PATIENCE, np.array(values, np.float64)
     if comm.rank == 0:
@@ -56,7 +56,7 @@ def gather(comm: MPI.Intracomm, values: list[float], clocks: bool) -> tuple[np.n
 
 
 def _collect(comm: MPI.Intracomm, total: np.ndarray, clocks: bool, until: float) -> int:
-    """Add up the values of other ranks as they come; how many ranks are in the sums."""
+    """Add up the values of other ranks as they arrive; return the number of ranks in the sums."""
     ranks, theirs, status = 1, np.empty_like(total), MPI.Status()
     while ranks < comm.size and perf_counter() < until:
         if not comm.Iprobe(tag=_SUMS, status=status):
@@ -74,7 +74,7 @@ def _collect(comm: MPI.Intracomm, total: np.ndarray, clocks: bool, until: float)
 
 
 def _compare(comm: MPI.Intracomm, peer: int, until: float) -> None:
-    """Find on rank 0 how far the clock of another rank is off, and tell it; it has to `_answer`."""
+    """Measure on rank 0 the offset of another rank's clock, and send it; that rank has to call `_answer`."""
     ours, theirs = np.zeros(1), np.zeros(1)
     best = Reading(0.0, 0.0, inf)
     for _ in range(_PINGS):
@@ -89,7 +89,7 @@ def _compare(comm: MPI.Intracomm, peer: int, until: float) -> None:
 
 
 def _answer(comm: MPI.Intracomm, until: float) -> Reading:
-    """Answer rank 0's pings on another rank, and receive how far this clock is off."""
+    """Answer rank 0's pings on another rank, and receive this clock's offset."""
     theirs, ours, result = np.zeros(1), np.zeros(1), np.zeros(3)
     for _ in range(_PINGS):
         _wait(comm.Irecv(theirs, 0, _PING), until)

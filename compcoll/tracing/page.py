@@ -1,4 +1,4 @@
-"""The report as one HTML file, which needs nothing but itself: ``compcoll report`` writes it."""
+"""The report as one self-contained HTML file: ``compcoll report`` writes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["write"]
 
 #: Bars of a figure.
 _MOST = 32
-#: Parts of bars: a colour that differs to eyes that see red and green alike, and the words of the legend.
+#: Parts of bars: a colour that red-green colour-blind readers can distinguish, and the words of the legend.
 _PARTS = {
     "encode": ("#0072b2", "encode"),
     "decode": ("#009e73", "decode"),
@@ -75,7 +75,7 @@ $tables
 
 
 def write(program: Program, shown: Iterable[Table], path: Path) -> None:
-    """Write the page of a program that has calls.
+    """Write the page of a program with calls.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def _times(rows: Mapping[str, Row]) -> list[tuple[str, Mapping[str, float], str]
 
 
 def _bars(rows: list[tuple[str, Mapping[str, float], str]]) -> str:
-    """Horizontal bars, one a row: its name, the parts side by side, and the words behind them."""
+    """Horizontal bars, one in each row: its name, the parts side by side, and the words after them."""
     largest = max((sum(parts.values()) for _, parts, _ in rows), default=0.0) or 1.0
     used = [name for name in _PARTS if any(name in parts for _, parts, _ in rows)]
     legend = "".join(f'<i style="background:{_PARTS[name][0]}"></i>{_PARTS[name][1]}' for name in used)
@@ -137,7 +137,7 @@ def _bars(rows: list[tuple[str, Mapping[str, float], str]]) -> str:
 
 
 def _parts(parts: Mapping[str, float], largest: float) -> str:
-    # The longest bar leaves room for the words behind it.
+    # The longest bar leaves room for the words after it.
     return "".join(
         f'<i style="width:{80 * parts[name] / largest:.2f}%;background:{colour}"></i>'
         for name, (colour, _) in _PARTS.items()

@@ -1,9 +1,9 @@
 """The trace-event file that Perfetto and chrome://tracing open: ``compcoll report`` writes it.
 
-Ranks are processes. Calls are on the track ``calls``, nonblocking ones, from their beginning until they were
-complete, on tracks ``under way``. Encoding, decoding and waiting are known as sums within a call: they are
-drawn on tracks of their own, within the span of the call, encoding from its beginning, decoding until its
-end, and waiting in between.
+Ranks are processes. Calls are on the track ``calls``; nonblocking ones, from their start to their completion,
+are on tracks ``under way``. Encoding, decoding and waiting are only known as sums within a call: they are
+drawn on separate tracks, within the span of the call: encoding from its start, decoding until its end, and
+waiting in between.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _STAGES = ("encode", "wait", "decode")
 
 
 class _Lanes:
-    """The threads of a track, from a first number, so that nothing on one of them overlaps."""
+    """The threads of a track, numbered from a first one, so that no spans on one thread overlap."""
 
     def __init__(self, first: int):
         self.first, self.ends = first, list[int]()
 
     def take(self, start: int, end: int) -> int:
-        """The thread for something, given in order of beginnings."""
+        """The thread for a span; spans are given in the order of their starts."""
         i = next((i for i, before in enumerate(self.ends) if before <= start), len(self.ends))
         self.ends[i : i + 1] = [end]
         return self.first + i

@@ -1,6 +1,6 @@
 """The reader of a folder of trace files, for ``compcoll report``, which needs no MPI.
 
-Damaged files are read as far as they go, and missing ones are named; `compcoll.tracing.writer` has the
+Damaged files are read as far as possible, and missing ones are named; `compcoll.tracing.writer` has the
 format.
 """
 
@@ -18,7 +18,7 @@ from compcoll.tracing.words import plural
 
 __all__ = ["Measured", "Program", "Rank", "TracedCall", "read"]
 
-#: Seconds that no clock and no time of day comes to.
+#: Upper limit of plausible clock readings and times of day, in seconds.
 _MOST_SECONDS = 1e12
 
 
@@ -41,19 +41,19 @@ class TracedCall:
     decode: float
     wait: float
     total: float  # seconds until the call was complete
-    start: float  # seconds on the clock that all ranks have in common, from the first call of any of them
-    inside: float  # seconds of the method, fewer than in all where it is nonblocking
+    start: float  # seconds on the ranks' common clock, from the first call of any of them
+    inside: float  # seconds within the method, less than ``total`` for nonblocking calls
     place: str
     problem: str | None
 
     @property
     def is_nonblocking(self) -> bool:
-        """True if it was under way after its method had returned."""
+        """True if it was still in flight when its method had returned."""
         return self.inside != self.total
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds by what the call spent them on, together ``total``; threads' sums are cut to fit."""
+        """Seconds by activity, which add up to ``total``; sums over threads are reduced to fit."""
         if not self.accelerated:
             return {"MPI": self.total}
         parts, left = {}, self.total
@@ -78,15 +78,15 @@ class Rank:
     rank: int
     size: int
     head: dict[str, Any]  # its first line
-    calls: list[TracedCall] = field(default_factory=list)  # in the order of their beginnings
+    calls: list[TracedCall] = field(default_factory=list)  # in the order of their starts
     measured: list[Measured] = field(default_factory=list)
     clocks: list[tuple[float, float]] = field(default_factory=list)  # when compared, seconds off rank 0's
     run: str | None = None  # identity of the program, which all ranks share after their first meeting
-    end: dict[str, Any] | None = None  # its last line, where it came to its end
+    end: dict[str, Any] | None = None  # its last line, if it reached its end
     bad_lines: int = 0
 
     def offset(self, at: float) -> float:
-        """Offset of its clock at a time of its own, by a line through the measured offsets."""
+        """Offset of its clock at a time on it, by linear interpolation of the measured offsets."""
         (t0, a), (t1, b) = self.clocks[0], self.clocks[-1]
         return a + (b - a) * (at - t0) / (t1 - t0) if t1 > t0 else a
 
@@ -107,7 +107,7 @@ class Rank:
 
 @dataclass
 class Program:
-    """All that is in a folder."""
+    """The trace of a program in a folder."""
 
     size: int  # ranks of the program
     ranks: list[Rank]  # those that left a file
@@ -121,7 +121,7 @@ class Program:
 
     @property
     def measured(self) -> list[Measured]:
-        """Times of plain MPI that trials of any rank have measured."""
+        """Times of plain MPI measured in trials of any rank."""
         return [one for rank in self.ranks for one in rank.measured]
 
     @property
@@ -204,7 +204,7 @@ def _head(line: dict[str, Any], name: str) -> Rank:
 
 
 def _add_line(rank: Rank, line: dict[str, Any]) -> None:
-    """Add what a line behind the first says."""
+    """Add the contents of a line after the first."""
     if "clock" in line:
         rank.clocks.append((_number(line["clock"]), _number(line["offset"])))
         rank.run = _text(line["run"])
@@ -271,7 +271,7 @@ def _flag(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """A text, one object for all that are equal; ValueError for anything else."""
+    """A text, interned so that equal ones share an object; ValueError for anything else."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")
     return intern(_printable(value))
@@ -283,12 +283,12 @@ def _text_or_none(line: dict[str, Any], key: str) -> str | None:
 
 
 def _printable(text: str) -> str:
-    """A text without parts of characters, of which names of files that are not in UTF-8 have some."""
+    """A text without surrogates, which file names that are not UTF-8 contain."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _put_on_one_clock(ranks: list[Rank], notes: list[str]) -> None:
-    """Make all beginnings seconds from the first one, on rank 0's clock."""
+    """Convert all starts to seconds from the first one, on rank 0's clock."""
     base = next((rank for rank in ranks if rank.clocks), ranks[0])
     there = _time_of_day(base) - (base.offset(base.head["at"]) if base.clocks else 0.0)
     for rank in ranks:

@@ -1,7 +1,7 @@
-"""The recording of this process: its calls are counted, and written to a file where one is asked for.
+"""The recording of this process: its calls are counted, and written to a file if requested.
 
-`compcoll.comm.mark_world` and the first `Comm` of a traced program start it;
-``compcoll run`` and ``compcoll.auto`` tell it that the program has failed.
+`compcoll.comm.mark_world` and the first `Comm` of a traced program start it; ``compcoll run`` and
+``compcoll.auto`` report to it that the program has failed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from compcoll.tracing.writer import Trace
 
 __all__ = ["Recording", "fail", "fail_on_error", "start", "stop"]
 
-#: Seconds after which records are counted and written, however few they are.
+#: Seconds after which records are counted and written, even if there are few.
 _SECONDS = 1.0
 _WORLD = MPI.COMM_WORLD
 
@@ -43,23 +43,23 @@ def start(
     summary: bool = False,
     trace: str | Path | None = None,
 ) -> None:
-    """Record the calls of this process, where a trace or a summary demand that; local.
+    """Record the calls of this process, if a trace or a summary needs them; local.
 
     Parameters
     ----------
     facts_of : callable
-        As for `Sites`.
+        See `Sites`.
     measured : callable
-        Gives the times of calls that were measured both ways, which end a trace.
+        Returns the times of calls that were measured both ways, which are written at the end of a trace.
     summary : bool
         True if rank 0 prints a summary of all ranks to stderr at the end.
     trace : path, optional
-        Folder of the trace; by default what ``COMPCOLL_TRACE`` says.
+        Folder of the trace; by default ``COMPCOLL_TRACE``.
 
     Raises
     ------
     OSError
-        If the file of this rank cannot be made, or is there already in a folder that is given.
+        If the file of this rank cannot be made, or already exists in a folder given by ``trace``.
     """
     global _recording
     if _recording is None:
@@ -72,9 +72,9 @@ def start(
 
 @cache
 def _make_file(trace: str | Path | None) -> Trace | None:
-    """Make the file of this rank; None if there is to be none, or the variable names another's folder.
+    """Make the file of this rank; None without a trace, or if the variable names another program's folder.
 
-    All programs of a script or a restarted job have the variable, which is no reason for one to fail.
+    All programs of a script or a restarted job share the variable, so this must not be an error.
     """
     folder = environment.trace() if trace is None else Path(trace)
     if folder is None:
@@ -91,7 +91,7 @@ def _make_file(trace: str | Path | None) -> Trace | None:
 
 
 def fail(problem: BaseException) -> None:
-    """End the trace of a program that ends by an exception, and have MPI end all ranks after Python.
+    """End the trace of a program that ends by an exception, and let MPI end all ranks after Python.
 
     An exit with status 0 is no failure.
     """
@@ -108,7 +108,7 @@ def stop() -> None:
 
 
 def fail_on_error() -> None:
-    """Call `fail` for each uncaught exception, but in a dialogue."""
+    """Call `fail` for each uncaught exception, except in an interactive session."""
     say = sys.excepthook
 
     def hook(kind, problem, traceback) -> None:
@@ -120,7 +120,7 @@ def fail_on_error() -> None:
 
 
 def _is_dialogue() -> bool:
-    """True if somebody types this program, of which an exception ends a line only."""
+    """True in an interactive session, where an exception ends only a line."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
@@ -131,7 +131,7 @@ class Recording:
     ----------
     trace : Trace or None
     facts_of, measured : callable
-        As for `start`.
+        See `start`.
 
     Attributes
     ----------
@@ -156,16 +156,16 @@ class Recording:
         hooks.watched = 1 if trace is None else 2
         self.begin()
         if trace is not None:
-            with suppress(RuntimeError):  # without a thread records are written when there are many, and last
+            with suppress(RuntimeError):  # else records are written when there are many, and last
                 Thread(target=self._flush_now_and_then, daemon=True).start()
         before_finalize(self.finish)
 
     def begin(self) -> None:
-        """Have the layer record for this recording, and for no other one."""
+        """Make this the only recording that the layer records for."""
         _engine.record_calls(self.flush, None if self._trace is None else self._sites.number)
 
     def flush(self) -> None:
-        """Count and write the records that the layer has; at the end those of open requests, too."""
+        """Count and write the layer's records; at the end also those of open requests."""
         with self._lock:
             records = [Record._make(call) for call in _engine.take_records(open=self._stop.is_set())]
             if self._done:
@@ -177,7 +177,7 @@ class Recording:
                 self._trace.add(pairs)
 
     def finish(self, failed: bool = False) -> None:
-        """End the recording: once, and without other ranks where the program has failed."""
+        """End the recording once; if the program has failed, without the other ranks."""
         if self._done:
             return
         failed |= hasattr(sys, "last_value") and not _is_dialogue()
@@ -200,7 +200,7 @@ class Recording:
             self.flush()
 
     def _meet(self, marked: Any, level: int) -> None:
-        """Compare clocks where a communicator of all ranks is marked and each of them records; collective."""
+        """Compare clocks when a communicator of all ranks is marked and all ranks record; collective."""
         if self._comm is not None or marked.size != _WORLD.size:
             return
         with _engine.plain_calls():
@@ -227,7 +227,7 @@ def _summary(total: np.ndarray, ranks: int, size: int, reasons: Counter[str]) ->
     total : array of float64
         The sums of `Tally.values` over ``ranks`` of ``size`` ranks.
     reasons : Counter
-        Rank 0's bytes of calls of MPI by the reason.
+        Rank 0's bytes in calls of plain MPI, by reason.
     """
     calls, accelerated, nbytes, wire, seconds, unchanged = total.tolist()
     ratio = nbytes / wire if wire else 1.0

@@ -1,4 +1,4 @@
-"""Records of calls as the layer keeps them, their sums, and the places in the program that made the calls.
+"""Records of calls from the layer, their sums, and the places in the program that made the calls.
 
 `compcoll.tracing.recording` takes records from the layer; `compcoll.tracing.writer` writes them.
 """
@@ -31,21 +31,21 @@ class Record(NamedTuple):
     method: str
     comm: int  # the number of the communicator
     size: int  # its ranks
-    nbytes: int  # of the buffer that a rank which sends gives the call; 0 where its arguments do not tell
-    sends: bool  # whether this rank sends from that buffer
+    nbytes: int  # of a sending rank's buffer; 0 if it is unknown
+    sends: bool  # true if this rank sends from that buffer
     start: float
     returned: float  # when the method had returned
     end: float  # when the request was found complete
     last: Any  # as of `compcoll.engine._engine.last_of`; None of what is never accelerated
     accelerated: bool
     failed: bool
-    site: int  # the number of a `Site`; 0 where nobody asked for one
+    site: int  # the number of a `Site`; 0 if none was requested
     is_open: bool  # whether the request is not complete
-    calls: int  # small calls that are alike are one record with the sums of their times, without sites
+    calls: int  # equal small calls share a record with the sums of their times, without sites
 
     @property
     def unchanged_nbytes(self) -> int:
-        """Bytes that leave this rank for each of these calls, which MPI serves."""
+        """Bytes that this rank sends in each of these calls, which MPI serves."""
         if self.is_open or not self.sends:
             return 0
         return _leaving_nbytes(self.method, self.nbytes, self.size)
@@ -63,7 +63,7 @@ class Site(NamedTuple):
     """A place in the program that calls, and the communicator of the call."""
 
     file: str | None
-    line: int | str | None  # in a program in C the name of the function
+    line: int | str | None  # for a program in C, the name of the function
     comm: CommFacts
 
     def reason_of(self, record: Record) -> str:
@@ -119,14 +119,14 @@ class Tally:
 
     calls: int = 0
     accelerated: int = 0
-    nbytes: int = 0  # would have left this rank uncompressed, of all calls
-    wire_nbytes: int = 0  # left it
+    nbytes: int = 0  # bytes of all calls that this rank would have sent uncompressed
+    wire_nbytes: int = 0  # bytes sent
     seconds: float = 0.0  # within calls
     reasons: Counter[str] = field(default_factory=Counter)  # bytes of calls of MPI by the reason
 
     @property
     def values(self) -> list[float]:
-        """Numbers that are summed over ranks; the last are the bytes of calls of MPI."""
+        """Numbers to sum over ranks; the last one is the bytes of plain MPI's calls."""
         unchanged = self.reasons.total()
         return [self.calls, self.accelerated, self.nbytes, self.wire_nbytes, self.seconds, unchanged]
 
@@ -146,17 +146,17 @@ class Tally:
             self.reasons[site.reason_of(record)] += nbytes
 
     def add_objects(self, saved_nbytes: int) -> None:
-        """Count a call of objects: its bytes on the wire are those of mpi4py's calls of MPI."""
+        """Count a call of objects; its bytes on the wire are counted in mpi4py's MPI calls."""
         self.accelerated += 1
         self.nbytes += saved_nbytes
 
 
 @lru_cache(4096)
 def _leaving_nbytes(method: str, nbytes: int, size: int) -> int:
-    """Bytes of a rank's buffer that leave the rank, on the average of all ranks that send.
+    """Bytes of a rank's buffer that it has to send, on average over all sending ranks.
 
     No algorithm sends less in all: ``P - 1`` ranks need the whole buffer of a Bcast, and all but one part of
-    a sum has to be sent and, in Allreduce, has to come back.
+    a sum has to be sent and, in Allreduce, sent back.
     """
     operation = OPERATIONS.get(blocking_name(method)) or OPERATIONS.get(method.capitalize())
     if size == 1:

@@ -28,9 +28,9 @@ __all__ = [
 
 #: Title of the list of `reasons_of`.
 REASONS = "Why calls were not compressed"
-#: A figure in a reason, and places in the program that are told of one.
+#: A figure in a reason, and the number of places in the program to list for one.
 _FIGURE, _PLACES = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?"), 3
-#: Rows that a long table shows of its beginning, and of its end.
+#: Number of rows that a long table shows at its beginning and at its end.
 _HALF = 20
 
 
@@ -43,11 +43,11 @@ class Row:
     fallbacks: int = 0
     least: float = float("inf")  # seconds of the shortest call
     largest: float = 0.0
-    seconds: float = 0.0  # of all until they were complete
+    seconds: float = 0.0  # of all calls until completion
     inside: float = 0.0  # of their methods
     raw: int = 0  # bytes that would have been sent uncompressed
     wire: int = 0  # bytes that were sent
-    bound: float | None = 0.0  # the largest of accelerated calls, None if one is not known
+    bound: float | None = 0.0  # the largest bound of accelerated calls; None if one is not known
     parts: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # seconds by part
 
     def add(self, call: TracedCall) -> None:
@@ -87,7 +87,7 @@ class Row:
 
 @dataclass
 class ReasonRow(Row):
-    """Calls of plain MPI whose reasons differ in figures only."""
+    """Calls of plain MPI whose reasons differ only in figures."""
 
     places: Counter[str] = field(default_factory=Counter)  # calls by place in the program
     reasons: dict[str, None] = field(default_factory=dict)  # in the order of their first calls
@@ -117,7 +117,7 @@ class Table(NamedTuple):
 
 
 def grouped(program: Program, key: Callable[[int, TracedCall], Hashable]) -> dict:
-    """Group the calls of all ranks by ``key(rank, call)``, without those of which it is None."""
+    """Group the calls of all ranks by ``key(rank, call)``; calls with the key None are left out."""
     rows: dict[Hashable, Row] = {}
     for rank, call in program.calls():
         kind = key(rank, call)
@@ -134,7 +134,7 @@ def by_operation(program: Program) -> dict[tuple[str, int], Row]:
 def by_reason(program: Program) -> dict[tuple[str, str], ReasonRow]:
     """Group calls of plain MPI by method and reason, most bytes first.
 
-    Reasons that differ in figures only are one group.
+    Reasons that differ only in figures are one group.
     """
     groups: dict[tuple[str, str], ReasonRow] = {}
     for _, call in program.calls():
@@ -212,7 +212,7 @@ def tables_of(program: Program) -> list[Table]:
 
 
 def reasons_of(program: Program) -> list[str]:
-    """Why calls were not compressed, a line for each operation and reason, most bytes first."""
+    """Reasons why calls were not compressed: a line for each operation and reason, most bytes first."""
     lines = []
     for (op, reason), row in by_reason(program).items():
         size = f"{plural(row.calls, 'call')}, {nbytes_text(row.raw)}, {seconds_text(row.seconds)}"

@@ -4,5 +4,5 @@ __all__ = ["plural"]
 
 
 def plural(count: float, noun: str) -> str:
-    """A whole number and the noun of what is counted: ``1 call``, ``2 calls``."""
+    """A number and its noun: ``1 call``, ``2 calls``."""
     return f"{count:.0f} {noun}{'' if count == 1 else 's'}"

@@ -1,9 +1,9 @@
 """The trace file of a rank, which `compcoll.tracing.recording` writes: a line of JSON for each call.
 
-The first line says of which rank and program the file is (``trace``: the version of the format). A line with
-``clock`` says how far that rank's clock was off from rank 0's: they stand near the beginning and the end. A
-line ``rows`` before the last has the times of calls that were measured both ways. The last has ``end``: how
-many calls were written, and whether the program failed. The line of a call has
+The first line identifies the file's rank and program (``trace``: the version of the format). Lines with
+``clock``, near the beginning and the end, have the offset of that rank's clock from rank 0's. A line ``rows``
+before the last one has the times of calls that were measured both ways. The last line has ``end``: the number
+of calls written, and a flag for a program that failed. The line of a call has
 
 =================  ============================================================================
 ``op``             the method
@@ -53,7 +53,7 @@ class Trace:
     ----------
     folder : Path
     rank, size : int
-        Of the world.
+        Rank and size in the world.
 
     Raises
     ------
@@ -73,17 +73,17 @@ class Trace:
                 f"{self._path} exists, and a folder has the trace of one program: name another folder, or "
                 "remove this one's files"
             ) from None
-        # Written with what comes first, since `sys.argv` is the program's by then.
+        # Written later, with the first other line, when `sys.argv` is the program's.
         self._head: dict[str, Any] | None = {"trace": VERSION, "rank": rank, "size": size}
 
     def add(self, records: Iterable[tuple[Record, Site]]) -> None:
-        """Write calls, so that they stay where the program is killed."""
+        """Write calls and flush them, so that a killed program keeps them."""
         lines = [_line(*pair) for pair in records]
         self._calls += len(lines)
         self._write("".join(lines))
 
     def add_clock(self, run: str, reading: Reading) -> None:
-        """Write how far this clock is off, and an identifier that all ranks of the program have."""
+        """Write this clock's offset, and the identifier that all ranks of the program share."""
         fields = {"clock": reading.at, "offset": reading.offset, "ping": reading.ping, "run": run}
         self._write(dumps(fields) + "\n")
 
@@ -111,7 +111,7 @@ class Trace:
 
 
 def _line(record: Record, site: Site) -> str:
-    """The line of a call, in a microsecond where MPI served it."""
+    """The line of a call; this takes a microsecond if MPI served it."""
     if record.accelerated:
         text = _shared(record.method, site, record.nbytes, None, 0) + _accelerated(record)
     else:
@@ -126,7 +126,7 @@ def _line(record: Record, site: Site) -> str:
 
 @lru_cache(4096)
 def _shared(method: str, site: Site, nbytes: int, reason: str | None, sent: int) -> str:
-    """The beginning of the line of calls that are alike; those of MPI have a reason."""
+    """The beginning of the line of equal calls; calls of plain MPI have a reason."""
     fields: dict[str, Any] = {
         "op": method,
         "comm": site.comm.name,
