@@ -78,7 +78,7 @@ def data_options(command: Callable) -> Callable:
         click.option(
             "--data",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="Values of a .npy file, or of one without a header, in place of a noisy sine.",
+            help="Take values from a .npy or raw file instead of a noisy sine.",
         ),
     ):
         command = option(command)
@@ -103,19 +103,19 @@ def look_first(world: MPI.Intracomm, json: Path | None, plot: Path | None = None
 @click.option("--codec", "codecs", default="lossless", help="Codecs, separated by commas; none: MPI alone.")
 @click.option("--sizes", default="1K:16M", help=SIZES)
 @click.option("--iters", default=20, type=click.IntRange(1), help="Calls of each codec and size.")
-@click.option("--warmup", default=2, type=click.IntRange(1), help="Calls before.")
-@click.option("--min-seconds", default=0.0, help="More calls where a size would take less.")
-@click.option("--max-seconds", default=10.0, help="Fewer calls where a size would take longer.")
+@click.option("--warmup", default=2, type=click.IntRange(1), help="Untimed calls before the measurement.")
+@click.option("--min-seconds", default=0.0, help="More calls if a size takes less.")
+@click.option("--max-seconds", default=10.0, help="Fewer calls if a size takes longer.")
 @click.option("--in-a-row", default=1, type=click.IntRange(1), help="Calls without a barrier between them.")
 @data_options
-@click.option("--arrays", default="numpy", type=click.Choice(list(LIBRARIES)), help="Whose arrays to send.")
+@click.option("--arrays", default="numpy", type=click.Choice(list(LIBRARIES)), help="Library of the arrays.")
 @click.option("--gloo", is_flag=True, help="Time torch.distributed's gloo as well.")
 @click.option("--pickle", is_flag=True, help="Send arrays as objects, by the lower-case calls.")
-@click.option("--shape", help="Beside each codec the same for blocks with these last dimensions: 64,64.")
-@click.option("--window", type=click.IntRange(1), help="Messages at once in bw, bibw, mbw_mr.  [default: 16]")
-@click.option("--axes", help="Axes by which alltoallw cuts before and behind.  [default: 0,1]")
-@click.option("--pack", is_flag=True, help="Beside each alltoallw one whose blocks MPI packs before.")
-@click.option("--control", is_flag=True, help="Time plain MPI twice: what a speed-up of nothing looks like.")
+@click.option("--shape", help="Also time each codec on blocks with these last dimensions, such as 64,64.")
+@click.option("--window", type=click.IntRange(1), help="Messages in flight: bw, bibw, mbw_mr.  [default: 16]")
+@click.option("--axes", help="Axes that alltoallw cuts, before and after.  [default: 0,1]")
+@click.option("--pack", is_flag=True, help="Also time alltoallw with blocks that MPI packs beforehand.")
+@click.option("--control", is_flag=True, help="Time plain MPI twice, to show the noise of speed-ups.")
 @click.option("--min-nbytes", type=Size(), help="Smallest message to compress. [default: the library's]")
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Write the measurements to a file."

@@ -232,8 +232,8 @@ def main(op: str, argv: list[str] | None = None, name: str = "python -m benchmar
 @click.option("--codec", "codecs", default="lossless", help="Codecs, separated by commas; none: MPI alone.")
 @click.option("--sizes", default="64K:4M:4", help=SIZES)
 @click.option("--iters", default=20, type=click.IntRange(1), help="Calls of each codec and size.")
-@click.option("--warmup", default=2, type=click.IntRange(1), help="Calls before.")
-@click.option("--max-seconds", default=10.0, help="Fewer calls where a size would take longer.")
+@click.option("--warmup", default=2, type=click.IntRange(1), help="Untimed calls before the measurement.")
+@click.option("--max-seconds", default=10.0, help="Fewer calls if a size takes longer.")
 @data_options
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Write the measurements to a file."

@@ -29,11 +29,11 @@ _POSITIVE = click.FloatRange(0, sys.float_info.max, min_open=True)
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--error", type=_POSITIVE, help="Largest absolute error to allow, in the data's unit.")
-@click.option("--rel", type=_POSITIVE, help="Largest error as a part of the array's largest magnitude.")
+@click.option("--rel", type=_POSITIVE, help="Largest error relative to the array's largest magnitude.")
 @click.option(
     "--snr",
     type=_POSITIVE,
-    help="Least signal-to-noise ratio in dB: squares of values over those of errors.",
+    help="Least signal-to-noise ratio in dB: squared values over squared errors.",
 )
 @click.option(
     "--link",
@@ -49,7 +49,7 @@ _POSITIVE = click.FloatRange(0, sys.float_info.max, min_open=True)
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
-    "--sample", type=Size(1), default="16M", show_default=True, help="Try no more of an array than this."
+    "--sample", type=Size(1), default="16M", show_default=True, help="Largest part of an array to try."
 )
 @click.option(
     "--seconds", type=_POSITIVE, default=0.1, show_default=True, help="Time for each codec and direction."

@@ -27,7 +27,7 @@ _OPTIONAL = {
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--preload", is_flag=True, help="Print the path of the library for LD_PRELOAD alone.")
+@click.option("--preload", is_flag=True, help="Print only the path of the library for LD_PRELOAD.")
 def command(as_json: bool, preload: bool) -> None:
     """Show versions, MPI, processor, GPU, codecs, files, and missing packages.
 

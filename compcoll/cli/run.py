@@ -28,13 +28,13 @@ from compcoll.preload import is_preloaded
 @click.option(
     "--when",
     type=click.Choice(["always", "pays"]),
-    help="A named codec is used always, or where trials say that it saves time.",
+    help="Use a named codec always, or only if trials show that it saves time.",
 )
 @click.option("--min-nbytes", type=Size(), help="Smallest message that is compressed, such as 64K.")
 @click.option(
     "--trace",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder without a trace, for a line of each call.",
+    help="Write a line for each call into this folder, which must have no trace.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary on exit.")
 @click.argument("program")

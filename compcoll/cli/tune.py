@@ -32,7 +32,7 @@ EACH = 8
 @ranks_option(2, 2, "Ranks to start.")
 @codec_option("Codec to try against plain MPI.", default="lossless", show_default=True)
 @click.option(
-    "--seconds", type=click.FloatRange(1), default=60, show_default=True, help="Time for all of it."
+    "--seconds", type=click.FloatRange(1), default=60, show_default=True, help="Time limit of all trials."
 )
 @click.option(
     "--like",
@@ -41,8 +41,8 @@ EACH = 8
 )
 @click.option("--data", type=click.Path(path_type=Path), help="Values to send.")
 @click.option("--dtype", type=DType(), default="f4", show_default=True, help="Type of values without --data.")
-@click.option("--show", is_flag=True, help="Print the tables of the user's cache, and end.")
-@click.option("--forget", is_flag=True, help="Remove the tables, and end.")
+@click.option("--show", is_flag=True, help="Print the tables of the user's cache, and exit.")
+@click.option("--forget", is_flag=True, help="Remove the tables, and exit.")
 @click.pass_context
 def command(ctx, ranks, codec, seconds, like, data, dtype, show, forget) -> None:
     """Try calls compressed and plain, so that codec="auto" and when="pays" start with the faster way.
