@@ -1,6 +1,6 @@
-// COMPCOLL_CHECK=1: the ranks of a marked communicator compare each collective before it begins. A sum over
-// hashes of their calls is zero where these go together; else, and where a rank does not come, they exchange
-// what they called.
+// COMPCOLL_CHECK=1: the ranks of a marked communicator compare each collective before it begins. The sum of a
+// hash over the ranks is zero if their calls match. If it is not, or if a rank does not arrive, the ranks
+// exchange descriptions of their calls.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,28 +15,28 @@ namespace layer {
 
 struct CollectiveCall;
 
-// Whether calls are compared: where other ranks are waited for any seconds. Operations have names by their
-// handles.
+// True if calls are compared. `seconds`: how long a rank waits for the others. `operations`: names of MPI
+// operations by handle.
 extern COMPCOLL_INTERNAL std::atomic<bool> checks;
 void begin_checks(double seconds, std::vector<std::pair<Word, std::string>> operations);
 
-// So many bytes of elements of a type, in words.
+// A number of bytes in words: elements of a type.
 std::string amount(int64_t element, int64_t nbytes);
 
 // The comparison of one call.
 class Check : public std::enable_shared_from_this<Check> {
  public:
-  // `text` is what all ranks have to have alike; `pairs` the type and bytes of what is sent to each rank,
-  // then of what is received. MPI's code.
+  // `text` must be equal on all ranks. `pairs`: type and bytes of the message to each rank, then of the
+  // message from each rank. MPI's code.
   static int begin(const std::shared_ptr<Comm>& comm, std::string text, std::vector<int64_t> pairs,
                    std::shared_ptr<Check>* made);
-  // Waits for the other ranks; the code of an error where they do not come in time, or differ.
+  // Waits for the other ranks; an error code if they do not arrive in time, or differ.
   int wait();
-  // The same of one whose request is complete.
+  // Like `wait()`, for a comparison whose request is complete.
   int result();
-  // True if the task is done, and has told that the ranks differ.
+  // True if the task is done and the ranks differ.
   bool differs() const { return task_ && task_->done() && sum_; }
-  // What the ranks have called, where that differs: told within so many seconds.
+  // Descriptions of the ranks' calls if they differ, as far as ranks send them within so many seconds.
   std::string difference(double seconds);
   // The comparison as a task.
   std::shared_ptr<engine::Task> task();
@@ -54,7 +54,7 @@ class Check : public std::enable_shared_from_this<Check> {
   alignas(8) char status_[64];
 };
 
-// Calls that are over as soon as the ranks are known to differ, where they are compared.
+// Tasks that end as soon as a comparison finds that the ranks differ.
 class ComparedTasks : public engine::TaskGroup {
  public:
   ComparedTasks(Parts parts, std::shared_ptr<Check> check)
@@ -68,7 +68,7 @@ class ComparedTasks : public engine::TaskGroup {
 // Begins the comparison of a call; MPI's code.
 int check(const CollectiveCall& call, std::shared_ptr<Check>* made);
 
-// Compares a call of this name and these arguments that all ranks have alike, and waits; MPI's code.
+// Compares the name of a call without other arguments, and waits; MPI's code.
 int check_named(Word comm, const char* text);
 
 }  // namespace layer

@@ -1,4 +1,4 @@
-// Calls under way: the schedules that the engine runs for one, and MPI's part of it.
+// Pending collectives: the schedules that the engine runs, and MPI's part.
 #pragma once
 #include <memory>
 #include <vector>
@@ -16,34 +16,34 @@ class CollectiveOperation : public PendingOperation {
       : PendingOperation(std::move(comm), name, form), plan(std::move(plan)) {}
   ~CollectiveOperation() override;
 
-  const PlanRef plan;  // null of a call that is MPI's, on copies of a GPU's memory
+  const PlanRef plan;  // null for a call that MPI carries out
 
-  // Where frames travel.
+  // The communicator and the tags of frames.
   struct FrameChannel {
     Word comm;
     int first, n, refusal;
-    uint64_t key = 0;  // of the private communicator, where it is not that of all calls
+    uint64_t key = 0;  // of the private communicator of a persistent call
   };
   // Starts the engine's part on buffers at these addresses, which may lie on GPUs; MPI's code.
   int begin(const Word bases[2], const int gpus[2], const FrameChannel& channel,
             std::shared_ptr<engine::Marks> marks, std::shared_ptr<engine::Bases> last = nullptr);
-  // Has the other ranks get an error in place of this rank's values.
+  // Sends the other ranks an error in place of this rank's values.
   void poison(int code);
 
-  // The comparison with other ranks' calls.
+  // The comparison with the other ranks' calls.
   std::shared_ptr<Check> check;
 
-  // MPI's part: its requests, as C has them.
+  // MPI's part of the call, and its requests in C's form.
   std::shared_ptr<RemainingCall> remaining;
   Word plain = 0;
   std::vector<Word*> plains;
 
-  double began = 0;  // when the call started
+  double began = 0;  // start of the call
   std::shared_ptr<const Decision>
       uncompressed;  // why it is not compressed, if the engine carries it all the same
-  // Things that end with it: what a persistent call is started from.
+  // Objects that live until the operation ends, such as those of the persistent call that has started it.
   std::vector<std::shared_ptr<void>> keep;
-  // Copies on the host of what lies on GPUs, which gets what was received.
+  // Host copies of GPU memory; received data are copied back to the GPU.
   std::shared_ptr<HostCopies> host_copies;
 
  protected:
@@ -58,7 +58,7 @@ class CollectiveOperation : public PendingOperation {
   void drop_copies();
 
   std::vector<std::shared_ptr<engine::Run>> runs_;
-  std::shared_ptr<engine::Bases> last_;  // what a persistent call carried last
+  std::shared_ptr<engine::Bases> last_;  // base frames of a persistent call
   std::vector<std::pair<uint8_t*, uint64_t>> copies_;
   std::vector<std::vector<char>> statuses_;
   std::vector<std::shared_ptr<engine::Task>> plain_tasks_;

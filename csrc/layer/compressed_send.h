@@ -1,4 +1,4 @@
-// Compressed messages on their way out.
+// Sends of compressed messages.
 #pragma once
 #include <memory>
 #include <vector>
@@ -11,20 +11,21 @@
 namespace compcoll {
 namespace layer {
 
-// A message on its way out, compressed.
+// A pending send of a compressed message.
 class CompressedSend {
  public:
   CompressedSend(std::shared_ptr<Comm> comm, std::shared_ptr<const MessageChunks> chunks,
                  MessageBufferRef buffer)
       : chunks(std::move(chunks)), comm_(std::move(comm)), buffer_(std::move(buffer)) {}
   ~CompressedSend();
-  // MPI's code; nothing has begun where the first message would be longer than all values.
+  // Sends the first message and begins the chunks; MPI's code. Nothing is sent if the first message would be
+  // longer than all values.
   int begin(int dest, int tag, bool synchronous);
   bool has_begun() const { return !first_.empty(); }
   std::vector<std::shared_ptr<engine::Task>> tasks() const;
-  // Of one that is done; MPI's code.
+  // Concludes a send whose tasks are done; MPI's code.
   int conclude();
-  // No more chunks are encoded from the buffer, not even where a message of their receiver arrives.
+  // Stops encoding chunks from the buffer, even if a message from their receiver arrives.
   void leave() { run_ && !buffer_->on_device() ? run_->give_up() : void(); }
   const engine::Stats& stats() const { return stats_; }
   const std::shared_ptr<const MessageChunks> chunks;

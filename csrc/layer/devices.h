@@ -1,5 +1,5 @@
-// Memory of GPUs, which MPI takes for the host's: what of a call the engine does not carry out there goes
-// through copies on the host.
+// Memory of GPUs, which MPI takes for host memory. Parts of a call that the engine does not carry go through
+// host copies.
 #pragma once
 #include <memory>
 #include <vector>
@@ -11,15 +11,15 @@ namespace layer {
 
 using MarksRef = std::shared_ptr<engine::Marks>;
 
-// Finds out which buffers of a call lie on GPUs, as far as this rank uses them, and marks what comes before it
-// there. MPI's code of a call that is refused, before anything has begun.
+// Finds the buffers of a call that are on GPUs, as far as this rank uses them, and records events after the
+// caller's work there. MPI's code if the call is refused before it begins.
 int find_devices(CollectiveCall& call);
 
-// Events behind what the caller has started on GPUs; MPI's code, of a stream that is being captured or a GPU
-// that has failed.
+// Records events after the work that the caller has started on GPUs; MPI's code if a stream is being captured
+// or a GPU has failed.
 int record_stream_events(const std::vector<int>& gpus, MarksRef* marks, bool* refused);
 
-// Copies between memory of GPUs and pinned memory of the host, or on GPUs, behind marks.
+// Copies between GPU memory and pinned host memory, or between GPUs, after the events of `marks`.
 class Copies : public engine::Task {
  public:
   struct CopyRange {
@@ -27,24 +27,24 @@ class Copies : public engine::Task {
     uint8_t* on_host;
     uint64_t nbytes;
     int gpu;
-    uint64_t rows = 1;  // of so many bytes, to a GPU, and how far apart
+    uint64_t rows = 1;  // number of rows of `nbytes`, and their distance, in copies to a GPU
     int64_t stride = 0;
-    Word source = 0;  // on a GPU, in place of memory of the host
+    Word source = 0;  // address on a GPU in place of host memory
   };
   explicit Copies(bool to_host) : to_host_(to_host) {}
   Copies(const Copies&) = delete;
   std::vector<CopyRange> ranges;
-  // Adds bytes `first` to `end` of a packed block that lies at this offset from both addresses.
+  // Adds the bytes `first` to `end` of a packed block at this offset from both addresses.
   void add(const engine::Layout& layout, int64_t offset, uint64_t first, uint64_t end, Word on_device,
            uint8_t* on_host, int gpu);
 
-  // Begins, at once or behind other tasks.
+  // Begins at once, or after other tasks.
   void begin(MarksRef marks, std::vector<std::shared_ptr<engine::Task>> before = {});
   bool step() override;
   bool done() override { return done_; }
   bool is_on_device() const override { return begun_ && !done_; }
   void rest(double seconds) override;
-  // Waits for the end; MPI's code. `alone`: without a look at anything else.
+  // Waits for the end; MPI's code. `alone`: makes no progress for other tasks.
   int wait(bool alone = false);
   int code() const { return code_; }
 
@@ -64,14 +64,14 @@ class Copies : public engine::Task {
   int code_ = 0;
 };
 
-// Copies on the host of what a call has on GPUs. What a rank sends to itself is copied there, where it can be.
+// Host copies of a call's GPU memory. A rank's own block is copied on the GPU if possible.
 class HostCopies {
  public:
-  // `sent` and `received` say of a call that pairs decide with which ranks MPI has no messages; none where they
-  // are empty. `all`: the rank's own block is copied to the host too.
+  // `sent` and `received`: true for ranks whose messages the engine carries; empty if MPI carries all. `all`:
+  // the rank's own block is copied to the host, too.
   HostCopies(const CollectiveCall& call, const std::vector<uint8_t>& sent,
              const std::vector<uint8_t>& received, bool all = false);
-  // Nothing is copied, but what the caller has started on its GPUs is waited for.
+  // Copies nothing, and only waits for the work that the caller has started on its GPUs.
   explicit HostCopies(const CollectiveCall& call) : words_(call, call.words, {}, {}) {
     for (int gpu : call.gpus)
       if (gpu != engine::NO_GPU) to_host_copies_.ranges.push_back({0, nullptr, 0, gpu});
@@ -79,16 +79,16 @@ class HostCopies {
   ~HostCopies();
   HostCopies(const HostCopies&) = delete;
   const Word* words() const { return words_.words(); }
-  // Takes what is sent, behind marks, and begins what stays on GPUs. After an error MPI is to carry the call
-  // out all the same, as the other ranks wait for that.
+  // Copies sent data to the host after the events of `marks`, and begins copies between GPUs. After an error
+  // MPI still carries out the call, since the other ranks wait for it.
   void copy_to_host(MarksRef marks);
-  // Gives back what was received, at once, or behind other tasks.
+  // Copies received data to the GPU, at once or after other tasks.
   void copy_to_device();
   void add_tasks(std::shared_ptr<HostCopies> self, std::vector<std::shared_ptr<engine::Task>>* tasks);
   std::vector<int> gpus() const { return {gpus_, gpus_ + 2}; }
-  // The copies are used no more.
+  // Frees the host memory.
   void release();
-  // The first error.
+  // MPI's code of the first error.
   int code() const { return code_ ? code_ : own_.code() ? own_.code() : to_device_copies_.code(); }
 
  private:

@@ -1,8 +1,8 @@
-// The functions that stand before MPI's, and how they are made.
+// The layer's functions, which take the place of MPI's, and the macros that define them.
 //
-// Each has the name of MPI's with `layer_` before it, and is in one list. Slots of mpi4py's extension module
-// are made to point to them (hook.h), or an object that is preloaded exports MPI's names for them
-// (csrc/preload).
+// Each is named like MPI's function, with the prefix `layer_`, and registered in one list. The slots of
+// mpi4py's extension module are rewritten to them (hook.h), or a preloaded object exports MPI's names for
+// them (csrc/preload).
 #pragma once
 #include <vector>
 
@@ -28,11 +28,11 @@ struct Registered {
   }
 };
 
-// What an MPI library has no function for: the code by which mpi4py, which looks for names, tells that.
+// Error code of functions that MPI lacks; mpi4py recognizes it.
 constexpr int unavailable = int(0xaaaaaaaa);
 
-// Whether the layer looks at calls at all; not where COMPCOLL_DISABLE says so, and not when all has ended.
-// Whether at those of this thread.
+// False if COMPCOLL_DISABLE is set, and after the layer has ended. `is_ours` is also false in threads that
+// are within compcoll.
 extern std::atomic<bool> is_enabled;
 inline bool is_ours() { return !reentrant && is_enabled.load(std::memory_order_relaxed); }
 
@@ -41,7 +41,7 @@ inline bool is_ours() { return !reentrant && is_enabled.load(std::memory_order_r
 
 #define CALLER __builtin_return_address(0)
 
-// A function, and what comes behind it as `next`.
+// Defines a function of the layer; `next_NAME` is the function that it calls next.
 #define C_FUNCTION(symbol, parameters)                                              \
   static compcoll::layer::NextFunction next_##symbol("MPI_" #symbol);               \
   extern "C" int layer_MPI_##symbol parameters;                                     \
@@ -49,7 +49,7 @@ inline bool is_ours() { return !reentrant && is_enabled.load(std::memory_order_r
       "MPI_" #symbol, reinterpret_cast<void*>(layer_MPI_##symbol), &next_##symbol); \
   extern "C" int layer_MPI_##symbol parameters
 
-// N arguments, as parameters and by name.
+// N arguments, as parameters (C_n) and by name (A_n).
 #define C_1 compcoll::layer::Word a
 #define C_2 C_1, compcoll::layer::Word b
 #define C_3 C_2, compcoll::layer::Word c

@@ -1,4 +1,4 @@
-// Errors, as MPI has them: a class for each kind, and codes with their texts, which are used again in turn.
+// Errors as MPI's classes and codes: a class for each kind, and codes with texts, which are reused in turn.
 #pragma once
 #include <memory>
 #include <string>
@@ -10,31 +10,31 @@ namespace compcoll {
 namespace layer {
 
 enum Fault : int {
-  FALLBACK,  // a call with `strict` could not be carried out as its policy says
-  FRAME, // damaged, or a rank could not encode its values
-  MISMATCH, // ranks have made calls that do not go together
-  TIMEOUT, // a rank has not come, or sent nothing
-  BROKEN, // an earlier call of the communicator has not ended
+  FALLBACK,  // a `strict` call could not run as its policy says
+  FRAME, // a frame is damaged, or a rank could not encode its values
+  MISMATCH, // the ranks' calls do not match
+  TIMEOUT, // a rank did not arrive, or sent nothing
+  BROKEN, // an earlier call of the communicator did not end properly
   POLICY, // ranks disagree on how calls are compressed
-  CODEC, // of another package has failed
+  CODEC, // a codec of another package failed
   n_faults,
 };
 
-// MPI's error class of a kind; made when it is first asked for.
+// MPI's error class of a kind, made at the first use.
 int class_of(Fault fault);
 
-// A code of a class, of this text.
+// An error code of a class, with this text.
 int code_of(Fault fault, const std::string& text);
-int code_of(int error_class, const std::string& text);  // of one of MPI's own classes
+int code_of(int error_class, const std::string& text);  // of MPI's own classes
 
-// The code of chunks that a lossy codec cannot carry, where they may not go lossless.
+// The error code for chunks that a lossy codec cannot encode and that must not be lossless.
 int fallback_error(const char* op, uint64_t chunks, const std::string& codec);
 
-// What Python makes of an error of the engine.
+// An error of the engine, for Python, which sets the other fields.
 struct Failure {
   const engine::Error* error;
-  uint64_t part;  // the number of the part of a call that failed
-  int code = 0;  // MPI's, if it is MPI's
+  uint64_t part;  // number of the part that failed
+  int code = 0;  // MPI's error code, if MPI reported the error
   Fault fault = FRAME;
   std::string text;
 };
@@ -42,13 +42,13 @@ struct Failure {
 // The code of an error of the engine.
 int code_of(const engine::Error& error, uint64_t part);
 
-// Has a communicator's error handler deal with a code; the code, where that returns.
+// Calls the communicator's error handler with a code, and returns the code.
 int raise(Word comm, int code);
 
 class Comm;
-int raise(const Comm& comm, int code);  // which may be freed
+int raise(const Comm& comm, int code);  // the communicator may be freed meanwhile
 
-// The code of the exception that is being handled: of MPI_ERR_NO_MEM where memory ran out.
+// The error code of the current exception; MPI_ERR_NO_MEM if memory ran out.
 int code_of_exception() noexcept;
 // Creates the code of `code_of_exception` while there is memory.
 void prepare_for_exceptions();
@@ -74,7 +74,7 @@ int guarded(Comm& comm, Body&& body) {
   return raise(comm, code);
 }
 
-// Whether errors are said on the standard error output as well: in programs without exceptions.
+// True if errors are also printed to stderr, in programs without exceptions.
 extern bool tells_errors;
 
 }  // namespace layer

@@ -1,29 +1,28 @@
-// Calls of loaded objects, mpi4py's extension module and libraries of Fortran, made to come to the layer: their
-// relocation slots are rewritten.
+// Redirects MPI calls of loaded objects, mpi4py's extension module and Fortran libraries, to the layer by
+// rewriting their relocation slots.
 #pragma once
 #include <string>
 
 namespace compcoll {
 namespace layer {
 
-// Makes the slots of an object for MPI's functions point to those of the layer, and what they held the
-// functions behind these. Slots of functions that MPI lacks stay empty, but those of persistent collectives,
-// which the layer has itself. Returns how many slots come to the layer, those that did before included; where
-// there are none, `problem` says what was found.
+// Rewrites an object's slots for MPI functions to the layer's functions, which call the former targets next.
+// Slots of functions that MPI lacks stay empty, except those of persistent collectives, which the layer
+// provides. Returns the number of slots that point to the layer; if it is 0, `problem` describes what was
+// found.
 int hook(void* object, std::string* problem);
 
-// The same of the object that a caller is of.
+// Like `hook`, for the object that contains the caller.
 void hook_caller(const void* caller);
 
-// Whether a caller is of that object.
+// True if the caller is in that object.
 bool is_of_hooked(const void* caller);
 
-// Makes the slots of Open MPI's libraries of Fortran, which call MPI's functions of C by their names with P,
-// point to those of the layer, behind which comes what comes behind calls of C. Does nothing where no object
-// was loaded since the last time.
+// Rewrites the slots of Open MPI's Fortran libraries, which call the PMPI functions of C, to the layer's
+// functions. Does nothing if no object was loaded since the last time.
 void hook_fortran();
 
-// The address in a program whose call has come by such a library, or `caller` itself.
+// The address in the program if the call came through such a library, else `caller` itself.
 const void* caller_beyond_fortran(const void* caller);
 
 }  // namespace layer

@@ -8,25 +8,25 @@ namespace layer {
 // A variable of the environment; empty if it is not set.
 std::string variable(const char* name);
 
-// Whether the process is Python's, or has had an interpreter started before.
+// True if the process has a Python interpreter.
 bool is_python();
 
-// The settings of `compcoll run` that this process was started with, as JSON; empty where it is none of a job's
-// ranks.
+// The settings of `compcoll run` at the start of this process, as JSON; empty if the process is no rank of a
+// job.
 const std::string& job_settings();
 
-// Takes what makes this process a rank of the job out of the environment, when MPI begins: a program that the
-// process starts later is none.
+// Removes the job's variables from the environment when MPI is initialized: programs that this process starts
+// later are not ranks of the job.
 void leave_environment();
 
-// Starts an interpreter for a program of C or Fortran when MPI has begun, and has Python mark what it has;
-// MPI's code.
+// Starts an interpreter for a program of C or Fortran when MPI is initialized, and lets Python mark the
+// predefined communicators; MPI's code.
 int begin_program();
 
 // Ends the interpreter that was started here.
 void end_interpreter();
 
-// What Python does in a program of C or Fortran: marks COMM_WORLD and COMM_SELF.
+// Sets Python's function for programs of C or Fortran, which marks COMM_WORLD and COMM_SELF.
 void set_begin(int (*mark_world)());
 
 }  // namespace layer

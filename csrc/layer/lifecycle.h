@@ -1,16 +1,16 @@
-// The beginning and the end of the layer in a process.
+// Start and end of the layer in a process.
 #pragma once
 
 namespace compcoll {
 namespace layer {
 
-// Ends all that is under way, before MPI ends, once; and has MPI do so where a library ends it whose calls do
-// not come here.
+// `end_layer` ends all pending operations before MPI ends, once. `watch_end` has MPI call it, for libraries
+// whose calls do not reach the layer.
 void end_layer();
 void watch_end();
 
-// MPI has begun for a program that runs in this interpreter: the program may still begin it, once, and is told
-// of this level of threads.
+// Notes that MPI was initialized for a program that this interpreter runs. The program may still initialize
+// it once, and then gets this thread level.
 void begin_for_program(int level);
 
 }  // namespace layer
