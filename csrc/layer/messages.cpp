@@ -43,17 +43,34 @@ void decline(const MessageArguments& m, const char* reason, int* error) {
       failed(m, code_of(FALLBACK, std::string(text_of(m.row().op)) + " would be left to MPI: " + reason));
 }
 
+// Notes that MPI carries a message, because it is small or, if it is not, because threads are missing.
+void note_plain(const MessageArguments& m, bool is_large) {
+  Comm& comm = *m.comm;
+  const Name op = m.row().op;
+  if (is_large && !comm.settings.threads && comm.settings.min_nbytes != never && comm.size > 1)
+    comm.add_plain(op, decision_by_mpi(missing_threads));
+  else comm.last.note_small(op);
+}
+
+// Why MPI sends a message whatever its size and type; null if the layer may send it.
+const char* common_reason(const MessageArguments& m) {
+  if (m.dest == m.comm->rank) return "messages to the sending rank go to MPI";
+  if (is_buffered(m.name)) return "Bsend and Rsend go to MPI";
+  return nullptr;
+}
+
 // How a message is sent; null if MPI sends it, or after an error.
 std::shared_ptr<const MessageChunks> chunks_of(const MessageArguments& m, const MessageBuffer& buffer,
                                                int* error) {
   Comm& comm = *m.comm;
-  if (!comm.compresses() || is_buffered(m.name) || m.dest == library().proc_null || m.dest == comm.rank ||
-      !buffer.nbytes || buffer.nbytes < comm.settings.min_nbytes)
-    return nullptr;
+  const Name op = m.row().op;
+  if (!comm.compresses()) return nullptr;
+  if (m.dest == library().proc_null || !buffer.nbytes || buffer.nbytes < comm.settings.min_nbytes)
+    return comm.last.note_small(op), nullptr;
+  if (const char* reason = common_reason(m)) return comm.add_plain(op, decision_by_mpi(reason)), nullptr;
   if (!buffer.element || !buffer.known) return decline(m, unknown_type, error), nullptr;
   if (itemsize(buffer.element) == 1)  // mostly pickles
-    return m.comm->add_plain(m.row().op, decision_by_mpi("messages of single bytes go to MPI")), nullptr;
-  const Name op = m.row().op;
+    return comm.add_plain(op, decision_by_mpi("messages of single bytes go to MPI")), nullptr;
   // The GPU that encodes the message in place.
   const int gpu = buffer.on_gpu.gpu && !is_replace(m.name) ? buffer.gpu : engine::NO_GPU;
   std::vector<int64_t> key = {op, int64_t(buffer.type().id), int64_t(buffer.nbytes), m.dest, gpu};
@@ -67,7 +84,7 @@ std::shared_ptr<const MessageChunks> chunks_of(const MessageArguments& m, const 
     if ((*error = failed(m, about.code))) return nullptr;
     comm.store_plan(std::move(key), plan = about.plan);
   }
-  if (!plan->chunks) m.comm->add_plain(m.row().op, plan->declined);
+  if (!plan->chunks) comm.add_plain(op, plan->declined);
   return plan->chunks;
 }
 
@@ -207,13 +224,14 @@ bool serve_message(const MessageArguments& m, Word* request, int* error) {
   *error = 0;
   if (m.row().form != persistent) comm.count(m.row().op);
   if (comm.broken()) return *error = failed(m, code_of(BROKEN, comm.why_broken())), true;
-  comm.last.note_small(m.row().op);
-  const bool may =
-      comm.compresses() && (m.sent() >= comm.settings.min_nbytes || m.room() >= least_room(comm));
+  const bool is_large = m.sent() >= comm.settings.min_nbytes || m.room() >= least_room(comm);
+  const bool may = comm.compresses() && is_large;
+  if (!may) note_plain(m, is_large);
   if ((!may && m.exists && !engine::driver() && !n_in_place) || !is_sound(m)) return false;
   const MessagePlan plan = plan_of(m, error);
   if (*error) return true;
   if (!plan.ours) {
+    if (may && !m.sends) note_plain(m, false);
     for (const MessageBufferRef& one : {plan.sent, plan.received})
       if (one && one->on_device() && !*error) *error = failed(m, one->copy_to_host());
     return *error;

@@ -35,7 +35,7 @@ const char* common_reason(const CollectiveCall& call, bool* strict_refuses) {
     return "only MPI.SUM is accelerated";
   if (call.form == blocking) return nullptr;
   *strict_refuses = false;
-  if (!call.comm.settings.threads) return "MPI.THREAD_MULTIPLE, or a thread, is missing on some ranks";
+  if (!call.comm.settings.threads) return missing_threads;
   if (call.comm.settings.names) return "rules by a communicator's name apply to blocking calls only";
   *strict_refuses = true;
   // A rank whose counts are all zero takes no part in Open MPI's own call, after which later ones meet those

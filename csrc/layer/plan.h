@@ -16,6 +16,9 @@
 namespace compcoll {
 namespace layer {
 
+// Why MPI carries messages, nonblocking and persistent calls of a communicator without threads.
+constexpr char missing_threads[] = "MPI.THREAD_MULTIPLE, or a thread, is missing on some ranks";
+
 class MessageChunks;
 
 // A schedule that the engine runs for a call.

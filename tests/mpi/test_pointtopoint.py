@@ -153,6 +153,23 @@ def test_uncompressed_messages_are_not_counted(comm, agree):
     assert agree("came uncompressed" in ours.report.reason)
 
 
+def test_the_report_says_why_mpi_carries_a_large_message(comm, ours, agree):
+    """The reason for a large message that is never compressed is not that of small messages."""
+    array, got = payload(comm, comm.rank), np.zeros(LARGE, "f4")
+    before, behind = ring(comm)
+    receive = ours.Irecv(got, comm.rank)
+    ours.Send(array, comm.rank)
+    assert agree(ours.report.reason == "messages to the sending rank go to MPI")
+    receive.Wait()
+    receive = ours.Irecv(got, before)
+    comm.Barrier()
+    ours.Rsend(array, behind)
+    assert agree(ours.report.reason == "Bsend and Rsend go to MPI")
+    receive.Wait()
+    ours.Send(payload(comm, comm.rank, SMALL), MPI.PROC_NULL)
+    assert agree(ours.report.reason.startswith("the messages are below min_nbytes"))
+
+
 @pytest.mark.parametrize("send", ["Send", "Bsend", "Rsend"])
 def test_plain_messages_of_odd_lengths(comm, ours, agree, send):
     """Plain messages of any length arrive by each kind of receive, also those as long as a first message."""
