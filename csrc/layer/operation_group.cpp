@@ -9,7 +9,7 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-// A call of the engine's as a part of its group, which waits for its end: it progresses by itself.
+// An engine call as a part of its group, which only waits for its end: the call progresses by itself.
 class CallOfGroup : public engine::Task {
  public:
   explicit CallOfGroup(std::shared_ptr<PendingOperation> call) : call_(std::move(call)) {}
@@ -97,7 +97,7 @@ engine::End OperationGroup::wait(double seconds, const std::function<bool()>& in
   return the_engine().progress().wait(all, [this] { return ended(); }, seconds, interrupted);
 }
 
-// Calls of the engine's are given up by themselves.
+// Engine calls are given up by themselves.
 bool OperationGroup::may_stall() {
   return std::any_of(plain_.begin(), plain_.end(), [](const auto& part) { return !part->done(); });
 }
@@ -107,7 +107,7 @@ void OperationGroup::finished() noexcept {
   record_fact(&is_over_);
 }
 
-// Notes one of two facts, and tells the client where both are true; which needs no memory.
+// Sets one of two flags, and notifies the client when both are set. Allocates no memory.
 void OperationGroup::record_fact(bool* fact) {
   Ended& all = all_ended();
   std::lock_guard<std::mutex> lock(all.mutex);

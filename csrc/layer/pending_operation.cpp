@@ -33,7 +33,7 @@ std::shared_ptr<engine::Task> PendingOperation::make_task() {
   return all.size() == 1 ? all[0] : std::make_shared<engine::TaskGroup>(std::move(all));
 }
 
-// The request is complete for MPI before anybody who waits here learns of it.
+// Completes MPI's request before any thread that waits here sees the end.
 void PendingOperation::finished() noexcept {
   end_seconds_ = engine::now();
   try {

@@ -20,7 +20,7 @@ NextFunction nonblocking_functions[] = {ACCELERATED(COMPCOLL_NONBLOCKING) OTHERS
 
 class PersistentCollective : public PersistentOperation {
  public:
-  // Without a plan the call is MPI's.
+  // Without a plan, MPI carries out the whole call.
   PersistentCollective(const CollectiveCall& call, const PlanRef& plan)
       : comm_(call.comm.shared_from_this()), plan_(plan), name_(call.name), host_copies_(call.host_copies) {
     for (SideName side : {send_side, recv_side})
@@ -119,7 +119,7 @@ class PersistentCollective : public PersistentOperation {
     return operation->submit(request);
   }
 
-  // A type that the program may free before the next start.
+  // Duplicates a type that the program may free before the next start.
   Word kept_type(Word type) {
     Word made = 0;
     if (predefined_at(type).handle || type_dup.call(type, &made)) return type;
@@ -136,7 +136,7 @@ class PersistentCollective : public PersistentOperation {
   Word plain_ = 0;
   NextFunction* again_ = nullptr;
   std::vector<Word> again_words_;
-  std::list<std::vector<char>> arrays_;  // of counts, displacements and types, for that
+  std::list<std::vector<char>> arrays_;  // of counts, displacements and types, for `again_words_`
   std::shared_ptr<HostCopies> host_copies_;
   int poisoned_ = 0;
   std::shared_ptr<RemainingCall> remaining_;
@@ -151,7 +151,7 @@ int init_collective(CollectiveCall& call, const PlanRef& plan, int poisoned) {
   operation->poison(poisoned);
   if (!plan || plan->execution == Execution::both)
     if (int error = operation->prepare_plain(call)) return error;
-  // One that is MPI's alone has no frames, and may be so on this rank alone.
+  // A call that is MPI's alone, perhaps on this rank only, has no frames.
   if (plan && !operation->reserve_tags()) return library().err_other;
   return register_persistent(std::move(operation), &call.request);
 }

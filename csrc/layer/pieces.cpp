@@ -1,4 +1,4 @@
-// Layouts put together from smaller ones, in as few loops as they need.
+// Composes layouts from smaller ones, with as few loops as possible.
 #include "pieces.h"
 
 #include <algorithm>

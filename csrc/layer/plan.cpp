@@ -25,8 +25,8 @@ PlanRef left_to_mpi(const CollectiveCall& call, const char* reason, bool strict_
   return std::make_shared<CallPlan>(left_to_mpi(call.comm, decision_by_mpi(reason), strict_refuses));
 }
 
-// Why all ranks leave such a call to MPI, whatever their sizes, and whether `strict` refuses that; null where
-// they do not.
+// Reason why all ranks leave a call to MPI, whatever their sizes, and whether `strict` refuses that; null if
+// there is none.
 const char* common_reason(const CollectiveCall& call, bool* strict_refuses) {
   const Operation& op = call.op;
   const Library& mpi = library();
@@ -38,15 +38,15 @@ const char* common_reason(const CollectiveCall& call, bool* strict_refuses) {
   if (!call.comm.settings.threads) return missing_threads;
   if (call.comm.settings.names) return "rules by a communicator's name apply to blocking calls only";
   *strict_refuses = true;
-  // A rank whose counts are all zero takes no part in Open MPI's own call, after which later ones meet those
-  // of before.
+  // In Open MPI, a rank whose counts are all zero skips the call. Its later calls then match earlier ones of
+  // the other ranks.
   const bool loses_count = op.pairs && op.root < 0 && mpi.abi == Abi::open_mpi;
   if (loses_count && call.words[op.send.buf] == mpi.in_place)
     return "Open MPI mixes up such calls in place where a rank is left with nothing to exchange";
   return nullptr;
 }
 
-// The name of a communicator, on which all ranks have to agree where rules look at it; collective. MPI's
+// Gets a communicator's name, which has to be the same on all ranks if rules look at it; collective. MPI's
 // code.
 int agree_on_name(Comm& comm, std::string* name) {
   *name = name_of(comm.handle);
@@ -68,14 +68,14 @@ std::vector<Block> blocks_of(const CollectiveCall& call) {
   return sent;
 }
 
-// True if kernels reach the blocks of a call where they lie.
+// True if kernels can access the blocks of a call in place.
 bool fits_devices(const CollectiveCall& call) {
   if (call.buffers[send_side].in_place && call.op.send_many && call.op.recv_many) return false;
   const std::vector<Block> blocks = blocks_of(call);
   return std::none_of(blocks.begin(), blocks.end(), [](const Block& one) { return memory_of(one).layout; });
 }
 
-// True if all of a call is runs of bytes on GPUs.
+// True if all blocks of a call are runs of bytes on GPUs.
 bool lies_on_devices(const CollectiveCall& call) {
   if (!call.valid || call.is_aliased() || call.differs() || !fits_devices(call)) return false;
   const std::vector<Block> blocks = blocks_of(call);
@@ -84,7 +84,7 @@ bool lies_on_devices(const CollectiveCall& call) {
   });
 }
 
-// Error code of a call that MPI might not refuse; 0 of others.
+// Error code for arguments that MPI might not refuse; 0 if they are valid.
 int problem_of(const CollectiveCall& call) {
   const Library& mpi = library();
   if (call.is_aliased())
@@ -94,7 +94,7 @@ int problem_of(const CollectiveCall& call) {
   return 0;
 }
 
-// Asks Python; null with MPI's code of an error, or where there is no interpreter any more.
+// Asks Python for a plan; null after an error, with MPI's code, or if there is no interpreter any more.
 PlanRef prepare(const CollectiveCall& call, const std::string& name, int* error) {
   Description about(call, name);
   if (!ask_python([&about](const Python& python) { python.prepare(&about); })) return nullptr;
@@ -104,7 +104,7 @@ PlanRef prepare(const CollectiveCall& call, const std::string& name, int* error)
   return about.plan;
 }
 
-// True if a call may be the engine's though it is not compressed, as far as all ranks know.
+// True if the engine may carry the call uncompressed, by what all ranks know.
 bool may_be_carried(const CollectiveCall& call) {
   const Operation& op = call.op;
   const Comm& comm = call.comm;
@@ -115,7 +115,7 @@ bool may_be_carried(const CollectiveCall& call) {
   return call.message_nbytes && call.message_nbytes >= comm.settings.plain_nbytes / n;
 }
 
-// Asks Python how a call's bytes travel; null where there is an error, with MPI's code, or no interpreter.
+// Asks Python how a call's bytes travel; null after an error, with MPI's code, or without an interpreter.
 PlanRef prepare_uncompressed(const CollectiveCall& call, int* code) {
   std::vector<int64_t> key = call.key();
   key[0] |= 1 << 24;
@@ -127,7 +127,8 @@ PlanRef prepare_uncompressed(const CollectiveCall& call, int* code) {
   return about.plan;
 }
 
-// Agrees on such a plan, which all ranks need to have; collective. The others hear of what this rank lacks.
+// Agrees on such a plan, which is used only if all ranks have one; collective. A rank tells the others if it
+// has none.
 PlanRef agreed_plan_of(const CollectiveCall& call, int* error) {
   PlanRef plan;
   int code = 0;

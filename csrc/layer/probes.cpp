@@ -1,7 +1,7 @@
-// Probes, and what matched ones find.
+// Probes, and receives of matched messages.
 //
-// A matched probe receives a message at once, to know its size. The program has the handle of another message,
-// of no bytes, from this rank to itself.
+// A matched probe receives the message at once to learn its size. The program gets a stand-in: the handle of
+// an empty message that this rank has sent to itself.
 #include <sched.h>
 
 #include <unordered_map>
@@ -25,9 +25,9 @@ struct Matched {
 };
 std::atomic<int> n_matched{0};
 std::mutex mutex;
-auto& all = *new std::unordered_map<Word, Matched>;  // by the handles of what stands for them
+auto& all = *new std::unordered_map<Word, Matched>;  // by the handles of their stand-ins
 
-// The handle of a message that stands for one which has arrived.
+// Makes the stand-in of a message that has arrived; its handle.
 Word stand_in_for(std::shared_ptr<Comm> comm, std::shared_ptr<ReceivedMessage> arrived) {
   const Library& mpi = library();
   Word request = 0, message = 0;
@@ -44,7 +44,7 @@ Word stand_in_for(std::shared_ptr<Comm> comm, std::shared_ptr<ReceivedMessage> a
   return message;
 }
 
-// False if no message stands behind a handle.
+// Takes the message of a stand-in; false if the handle is no stand-in's.
 bool take_matched(Word handle, Matched* matched) {
   if (!n_matched) return false;
   {
@@ -103,7 +103,7 @@ int receive_matched(MessageArguments m, const std::function<int()>& next) {
 }
 
 int look_for_message(const MessageArguments& m, Word* word, const std::function<int()>& next) {
-  // Who receives it into memory of a GPU does not know whether MPI takes that.
+  // If MPI does not take GPU memory, every matched message is received here: its buffer may be on a GPU.
   const bool keeps = m.message && engine::driver() && !m.comm->settings.devices;
   if (!keeps && !m.comm->compresses()) return next();
   if (m.comm->broken()) return failed(m, code_of(BROKEN, m.comm->why_broken()));
@@ -111,7 +111,7 @@ int look_for_message(const MessageArguments& m, Word* word, const std::function<
   if (!m.status) *word = reinterpret_cast<Word>(scratch);
   void* const status = reinterpret_cast<void*>(*word);
   for (;;) {
-    // Until it is known how large it is, a message counts as one that has not come.
+    // A message of unknown size counts as not arrived.
     if (int error = next()) return error;
     const int64_t length = nbytes_of_message(status);
     if ((m.flag && !*static_cast<int*>(m.flag)) || (!keeps && !looks_compressed(length))) return 0;

@@ -20,7 +20,7 @@ std::mutex ending;
 auto& ended = *new std::list<uint64_t>;  // never destroyed: objects end when the process does
 std::atomic<uint64_t> n_numbers{0};
 
-// One job at a time, of any caller.
+// Runs one job at a time, for any caller.
 class PythonThread {
  public:
   void begin(const Python& python) {
@@ -28,7 +28,7 @@ class PythonThread {
     python_ = python, alive_ = true;
   }
 
-  // Waits for the job under way.
+  // Waits for the running job.
   void end() {
     std::unique_lock<std::mutex> lock(mutex_);
     alive_ = false;
@@ -46,12 +46,12 @@ class PythonThread {
            (thread_.joinable() || engine::start_thread(engine::run_loop, [this] { loop(); }, &thread_));
   }
 
-  // False where there is no thread for it.
+  // False if there is no thread for the job.
   bool run(const std::function<void(const Python&)>& job) {
     ReleaseGil released_gil;
     std::unique_lock<std::mutex> lock(mutex_);
     if (!alive_) return false;
-    if (job_) {  // which may wait for a rank that waits for this one
+    if (job_) {  // the running job may wait for a rank that waits for this one
       lock.unlock();
       std::thread another;
       auto run_job = [&] {
@@ -128,7 +128,7 @@ bool start_python_thread() { return thread().start(); }
 const Python* python() { return thread().python(); }
 
 bool ask_python(const std::function<void(const Python&)>& job) {
-  // An MPI that is for one thread gets calls of one alone.
+  // An MPI below MPI_THREAD_SERIALIZED gets calls of one thread only.
   const bool apart = !reentrant && library().thread_level >= library().thread_serialized;
   if (apart && thread().start() && thread().run(job)) return true;
   const Python* here = python();

@@ -66,7 +66,7 @@ int ReceiveTask::post(int source, int tag) {
       scratch_nbytes_ = apart_ ? scratch_nbytes : std::max(buffer_->nbytes, scratch_nbytes);
       scratch_ = the_engine().pool().get(scratch_nbytes_);
       where = reinterpret_cast<Word>(scratch_), n = int64_t(scratch_nbytes_);
-    } catch (const std::bad_alloc&) {  // MPI scatters the bytes, where a first message has room
+    } catch (const std::bad_alloc&) {  // MPI scatters the bytes if a first message fits the buffer
       where = reinterpret_cast<Word>(buffer_->place.data), n = 1;
       type = buffer_->nbytes >= scratch_nbytes && !large ? buffer_->type_of_bytes() : 0;
       if (!type) throw;
@@ -98,7 +98,7 @@ void ReceiveTask::take(std::shared_ptr<ReceivedMessage> arrived) {
 
 bool ReceiveTask::done() { return arrived_ && first_up_.done() && (!run_ || run_->done()); }
 
-// By the thread that looks at the request next.
+// The thread that tests the request next cancels it.
 void ReceiveTask::cancel() { cancels_ = true; }
 
 bool ReceiveTask::step() {
@@ -155,14 +155,14 @@ int ReceiveTask::truncated(uint64_t nbytes) const {
   return code_of(library().err_truncate, text(nbytes) + " is truncated to the buffer's " + room);
 }
 
-// The message, or the first of a compressed one, is there.
+// Handles a message that has arrived, or the first message of a compressed one.
 void ReceiveTask::look() {
   const int64_t length = message_ ? int64_t(message_->bytes.size()) : nbytes_of_message(status_);
   const uint8_t* data = message_ ? message_->bytes.data() : scratch_ ? scratch_ : buffer_->place.data;
   const uint32_t element = real_of(buffer_->element);
   const bool in_place = !message_ && !scratch_;
   Opening opening;
-  std::vector<uint8_t> copy;  // values are decoded to where it lies
+  std::vector<uint8_t> copy;  // values are decoded to where the frame lies
   if (in_place && looks_compressed(length)) {
     copy.resize(size_t(length));
     if (buffer_->place.layout)
@@ -200,7 +200,7 @@ void ReceiveTask::look() {
 
 void ReceiveTask::begin(const Opening& opening, const uint8_t* data, int64_t length) {
   const int source = source_of(status_);
-  if (notices_ && !message_)  // else a probe has
+  if (notices_ && !message_)  // else the probe has dropped the notice
     notices_->drop(source, tag_of(status_), length, opening.serial);
   nbytes_ = opening.n * opening.itemsize;
   set_nbytes_of_message(status_, int64_t(nbytes_));

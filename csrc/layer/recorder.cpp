@@ -23,7 +23,7 @@ uint64_t nbytes_of_side(const CollectiveCall& call, SideName name, bool all) {
   return sum;
 }
 
-// Of the buffer that a rank which sends gives a call.
+// Bytes of the buffer that a sending rank gives a call.
 uint64_t nbytes_of_buffer(const CollectiveCall& call) {
   const Operation& op = call.op;
   if (op.recv.buf < 0 || (op.neighbours && (op.send_many || op.listed))) return 0;
@@ -33,7 +33,7 @@ uint64_t nbytes_of_buffer(const CollectiveCall& call) {
   const bool sends = send.given && !send.in_place;
   if (sends) return nbytes_of_side(call, send_side, true);
   const uint64_t received = nbytes_of_side(call, recv_side, op.send_many);
-  const bool each = op.send_many && !call.buffers[recv_side].many;  // what others got of the root's buffer
+  const bool each = op.send_many && !call.buffers[recv_side].many;  // of the root's buffer
   return each ? received * uint64_t(call.comm.size) : received;
 }
 
@@ -69,7 +69,7 @@ void Recorder::add(Record record) {
     if (merge(record)) return;
     try {
       records_.push_back(std::move(record));
-    } catch (const std::bad_alloc&) { return; }  // a record less
+    } catch (const std::bad_alloc&) { return; }  // the record is lost
     is_full = records_.size() >= most;
   }
   if (is_full) full_();

@@ -16,10 +16,10 @@ MpiFunction grequest_start("PMPI_Grequest_start"), recv_init("PMPI_Recv_init"), 
     comm_set_errhandler("PMPI_Comm_set_errhandler"), request_free("PMPI_Request_free");
 
 struct Requests {
-  std::mutex mutex;  // nothing is waited for with it, as MPI calls what takes it
+  std::mutex mutex;  // never held during a wait, as MPI's callbacks take it
   std::map<Word, RequestRef> table;
-  // Entries of generalized requests that MPI has freed, whose handles it may give again: its callback can neither
-  // free communicators nor allocate memory.
+  // Entries of generalized requests that MPI has freed, and whose handles it may reuse. MPI's callback keeps
+  // them here, as it can neither free communicators nor allocate memory.
   std::multimap<Word, RequestRef> freed;
 };
 
@@ -33,7 +33,7 @@ RequestRef find_locked(Word handle) {
   return found == requests().table.end() ? nullptr : found->second;
 }
 
-// A place in the table, made before the request is: to take it needs no memory.
+// A node of the table, allocated before the request is made: inserting it needs no memory.
 using TableNode = std::map<Word, RequestRef>::node_type;
 
 TableNode make_node(RequestRef entry) {
@@ -41,7 +41,7 @@ TableNode make_node(RequestRef entry) {
   return one.extract(one.begin());
 }
 
-// Takes a place; returns what is left of a request that had the handle before.
+// Inserts a node; returns the entry of an earlier request with the same handle, if there is one.
 RequestRef add(TableNode place, Word handle) {
   place.key() = place.mapped()->handle = handle;
   std::lock_guard<std::mutex> lock(requests().mutex);
@@ -56,8 +56,8 @@ void remove(const RequestEntry& entry) {
   if (find_locked(entry.handle).get() == &entry) n_requests -= int(requests().table.erase(entry.handle));
 }
 
-// -- generalized requests: what MPI asks always succeeds, and an error is the affair of waits. `state` is the
-// entry, which is in the table until MPI frees the request
+// -- generalized requests: their callbacks always succeed, and waits report errors. `state` is the entry,
+// which is in the table until MPI frees the request
 
 int query(void* state, void* status) {
   static_cast<RequestEntry*>(state)->operation->fill_status(status);
@@ -76,7 +76,7 @@ int cancel(void* state, int is_complete) {
   return 0;
 }
 
-// Lets go of calls that have ended and whose requests MPI has freed, unless a wait is about to close the record.
+// Drops ended calls whose requests MPI has freed, unless a wait is about to complete the record.
 void drop_freed() {
   std::multimap<Word, RequestRef> old;
   {
@@ -91,8 +91,8 @@ void drop_freed() {
   for (const auto& one : old) complete_record(one.second, 0);
 }
 
-// -- stand-ins: receives of no bytes, for each of which one byte waits. Code that is not hooked gets an error
-// where it starts one
+// -- stand-ins: receives of no bytes, with a message of one byte sent to each. Code that is not hooked gets
+// an error if it starts one
 
 Word self_duplicate = 0;
 const char byte = 0;
@@ -108,7 +108,7 @@ int make_stand_in(Word* handle) {
   return error;
 }
 
-// Takes a byte of a stand-in that is no more; false where there is none, as somebody has started one.
+// Receives the byte of a freed stand-in; false if there is none, because a stand-in was started.
 bool take_byte() {
   int found = 0;
   char received;
@@ -193,7 +193,7 @@ void attach_record(Word handle, Record record) {
   }
   auto entry = std::make_shared<RequestEntry>();
   entry->record = std::move(record);
-  // MPI may give requests that are complete at once a handle in common.
+  // MPI may give the same handle to all requests that are complete at once.
   if (const RequestRef old = add(make_node(std::move(entry)), handle)) complete_record(old, 0);
 }
 
@@ -236,7 +236,7 @@ int register_persistent(std::shared_ptr<PersistentOperation> prepared, Word* han
   return 0;
 }
 
-// Seconds for which what the program has freed may take at the end.
+// Seconds to wait at the end for operations whose requests the program has freed.
 constexpr double freed_seconds = 60;
 
 void end_requests(double seconds) {
@@ -247,7 +247,7 @@ void end_requests(double seconds) {
     for (auto& [handle, entry] : requests().table)
       if (entry->operation) (entry->operation->released ? freed : all).push_back(entry->operation);
   }
-  // Of these MPI would wait for the receivers.
+  // MPI would wait for the receivers of these too.
   for (auto& pending : freed) pending->join(freed_seconds);
   const double until = engine::now() + seconds;
   for (auto& pending : all) pending->join(std::max(until - engine::now(), 0.0));

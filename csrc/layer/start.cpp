@@ -25,7 +25,8 @@ void note(const CollectiveCall& call, const CallPlan& plan) {
   else if (call.name < n_accelerated) call.comm.last.note_small(call.name);
 }
 
-// Leaves a nonblocking call to MPI, whose request completes with what else belongs to it; MPI's code.
+// Leaves a nonblocking call to MPI. The program's request includes the comparison and the host copies; MPI's
+// code.
 int submit_to_mpi(CollectiveCall& call) {
   auto operation =
       std::make_shared<CollectiveOperation>(call.comm.shared_from_this(), nullptr, call.name, call.form);
@@ -38,8 +39,8 @@ int submit_to_mpi(CollectiveCall& call) {
   return operation->submit(&call.request);
 }
 
-// Has MPI carry out a call, on copies of what lies on GPUs where it cannot reach that; its code. Tags are taken
-// as on ranks that do not leave the call to MPI: where MPI refuses the arguments, those take none either.
+// Has MPI carry out a call, on host copies of GPU memory that it cannot access; its code. Reserves tags as
+// ranks do that do not leave the call to MPI. If MPI refuses the arguments, those ranks reserve none either.
 int execute_by_mpi(CollectiveCall& call, const CallPlan& plan) {
   note(call, plan);
   if (!call.next.exists() && !call.on_devices() && !call.host_copies) return unavailable;
@@ -68,8 +69,8 @@ int execute_by_mpi(CollectiveCall& call, const CallPlan& plan) {
   return error;
 }
 
-// An error in place of a call that MPI would carry out. Nothing has begun: a right call in its place meets those
-// of the other ranks.
+// Returns an error in place of a call that MPI would carry out. Nothing has begun: a valid call in its place
+// matches those of the other ranks.
 int refuse(const CollectiveCall& call, const CallPlan& plan) {
   const std::string text = std::string(call.op.name) + " would be left to MPI: " + plan.declined->reason;
   return failed(call, code_of(FALLBACK, text));
@@ -77,7 +78,7 @@ int refuse(const CollectiveCall& call, const CallPlan& plan) {
 
 // -- by the engine
 
-// True if MPI has exchanged messages before an error, and not refused the arguments.
+// True if MPI has exchanged messages before an error, rather than refused the arguments.
 bool has_begun(int code) {
   int found = code;
   error_class.call(code, &found);
@@ -141,7 +142,7 @@ int execute_by_engine(CollectiveCall& call, const PlanRef& plan, DecisionRef unc
   return operation->beginning([&] { return begin_and_end(call, poisoned, operation); });
 }
 
-// Gives the engine a call that is not compressed, which a plan leaves to MPI; its code.
+// Has the engine carry an uncompressed call that its plan leaves to MPI; MPI's code.
 int carry_uncompressed(CollectiveCall& call, const PlanRef& carried, const CallPlan& left) {
   DecisionRef why = carried->schedules[0].decision;
   if (left.declined) why = decision_by_mpi(left.declined->reason + "; " + why->reason);
@@ -151,7 +152,7 @@ int carry_uncompressed(CollectiveCall& call, const PlanRef& carried, const CallP
   return error;
 }
 
-// Compares a call with those of the other ranks, a nonblocking one beside it; MPI's code.
+// Compares a call with those of the other ranks, while a nonblocking one proceeds; MPI's code.
 int compare(CollectiveCall& call) {
   std::shared_ptr<Check> made;
   int error = check(call, &made);

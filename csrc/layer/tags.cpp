@@ -11,8 +11,8 @@ namespace {
 MpiFunction comm_dup("PMPI_Comm_dup"), comm_free("PMPI_Comm_free"),
     comm_set_errhandler("PMPI_Comm_set_errhandler"), allreduce("PMPI_Allreduce");
 
-// Calls that may be under way at once: the most, as far as each then has so many tags, and the fewest; and
-// communicators that share a private one.
+// Number of calls that may be pending at once: at most, if each can have `enough_tags`, and at least; and the
+// most communicators that share a private one.
 constexpr int most_under_way = 1024, enough_tags = 1 << 14, fewest_under_way = 64, most_shares = 16;
 
 std::atomic<bool> mpi_ended{false};
@@ -88,7 +88,7 @@ void CallTags::join() {
 
 PersistentTags::Shared* PersistentTags::with_free_tags(Word comm) {
   if (current_ && current_->given < n_ranges) return current_;
-  // One of which no rank uses any place; else another one.
+  // Reuses a communicator if no rank uses a range of it, else makes another one.
   std::vector<uint8_t> unused;
   for (const auto& one : all_) unused.push_back(!*one->used);
   const Library& mpi = library();

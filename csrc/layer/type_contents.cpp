@@ -16,7 +16,7 @@ Combiner combiner_of(int number) {
   return n_combiners;
 }
 
-// Integers, addresses and large counts in the order in which the arguments come.
+// Integers, addresses and large counts in the order of the arguments.
 std::vector<int64_t> in_order(Combiner combiner, const std::vector<int>& i, const std::vector<int64_t>& a,
                               const std::vector<int64_t>& c) {
   std::vector<int64_t> all(i.begin(), i.end());
@@ -31,7 +31,7 @@ std::vector<int64_t> in_order(Combiner combiner, const std::vector<int>& i, cons
   return all;
 }
 
-// How a datatype was made, and how many integers, addresses, large counts and datatypes with.
+// A datatype's combiner, and its numbers of integers, addresses, large counts and datatypes.
 Combiner envelope_of(Word handle, int64_t n[4]) {
   int number = 0, few[3] = {};
   int error = type_get_envelope_c.exists() ? type_get_envelope_c.call(handle, n, n + 1, n + 2, n + 3, &number)

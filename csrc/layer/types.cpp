@@ -28,14 +28,14 @@ std::atomic<uint64_t> n_types{0};
 // A datatype's basic type, its bytes and the shape of its elements.
 struct Parts {
   uint32_t element = 0;
-  bool any = false;    // whether it has a basic type at all
+  bool any = false;    // true if it has a basic type at all
   bool known = true;
   Piece piece = contiguous(0);
   bool shaped = true;
   std::vector<uint64_t> shape;
 };
 
-// Adds basic types to those that there are.
+// Merges the basic types of `more` into those of `parts`.
 void add_basics(Parts* parts, const Parts& more) {
   parts->known = parts->known && more.known;
   if (!more.any) return;
@@ -139,7 +139,7 @@ Parts of_darray(const Contents& made, const Parts& old, int64_t extent) {
   const bool fortran = grid[n] == library().order_fortran;
   std::vector<int64_t> places(static_cast<size_t>(n));
   int64_t rest = numbers[1];
-  for (int64_t i = n - 1; i >= 0; i--) {  // the grid of processes is in C's order always
+  for (int64_t i = n - 1; i >= 0; i--) {  // the grid of processes is always in C order
     places[size_t(i)] = rest % grid[i];
     rest /= grid[i];
   }
@@ -205,8 +205,8 @@ Parts of_type(const Type& type) {
 
 const Type* attached(Word handle);
 
-// Types that are taken for others, by their names: Open MPI gives the contents of a type as duplicates, which
-// have no attributes, and whose names are "Dup " and that of the other one.
+// Types with an overridden element type, by their names: Open MPI returns the contents of a type as
+// duplicates without attributes, whose names are "Dup " and the name of the original.
 std::map<std::string, const Type*>& overridden() {
   static auto all = new std::map<std::string, const Type*>;
   return *all;
@@ -253,7 +253,7 @@ Parts parts_of(Word handle) {
   return parts;
 }
 
-// -- what a datatype keeps
+// -- attributes of datatypes
 
 int drop(Word, int, void* value, void*) {
   delete static_cast<const Type*>(value);
@@ -276,7 +276,7 @@ const Type* attached(Word handle) {
   return static_cast<const Type*>(value);
 }
 
-// Whether a datatype is committed, which its envelope does not tell.
+// True if a datatype is committed, which its envelope does not tell.
 bool is_committed(Word handle) {
   const Library& mpi = library();
   static char never_read;
@@ -301,7 +301,7 @@ Type* flattened(Word handle) {
   return type;
 }
 
-// Has a datatype keep what is known of it.
+// Attaches a flattened type to its datatype, as an attribute; null if MPI cannot.
 const Type* attach(Word handle, Type* type) {
   if (!type_set_attr.call(handle, keyval(), static_cast<void*>(type))) return type;
   delete type;
@@ -320,7 +320,7 @@ void add_predefined(Word handle, uint64_t nbytes, uint32_t element, bool summabl
   type->piece = contiguous(nbytes);
   type->extent = extent_of(handle);
   type_get_true_extent.call(handle, &type->lower, &type->length);
-  type->known = type->length == int64_t(nbytes);  // else there is a gap in it
+  type->known = type->length == int64_t(nbytes);  // else the datatype has a gap
   type->basic = type->extent == int64_t(nbytes);
   entry.nbytes = nbytes, entry.type = type;
   __atomic_store_n(&entry.handle, handle, __ATOMIC_RELEASE);
@@ -332,7 +332,7 @@ const Type* type_of(Word handle) {
   if (handle == library().type_null) return nullptr;
   if (const Type* known = attached(handle)) return known;
   static std::mutex mutex;
-  std::lock_guard<std::mutex> lock(mutex);  // what another thread has attached is in use
+  std::lock_guard<std::mutex> lock(mutex);  // a type that another thread has attached is in use
   if (const Type* known = attached(handle)) return known;
   return is_committed(handle) ? attach(handle, flattened(handle)) : nullptr;
 }

@@ -1,4 +1,4 @@
-// Waits for requests, and tests of them, of which some may be the layer's.
+// Waits and tests of requests, some of which may be the layer's.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -13,7 +13,7 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-// Statuses of a call, with an error each: of all requests, or of those with indices.
+// Statuses of a call, with an error each: of all requests, or of those at `indices`.
 struct Statuses {
   Word array = 0;
   const int* n = nullptr;
@@ -29,8 +29,8 @@ struct Statuses {
   void put(int k, int code) const { memcpy(at(k) + library().status_error_offset, &code, sizeof code); }
 };
 
-// Requests that a program gave, with those of started calls in the places of their stand-ins. What is known of
-// them is looked up before MPI is called, which may then give their handles to other requests.
+// The program's requests, in which those of started calls replace their stand-ins. Entries are looked up
+// before MPI is called, as MPI may then reuse the handles.
 class RequestSet {
  public:
   RequestSet(Word requests, int n) : given_(reinterpret_cast<char*>(requests)) {
@@ -44,27 +44,28 @@ class RequestSet {
   }
 
   bool any() const { return !known_.empty(); }
-  // Requests that MPI is given.
+  // The requests that MPI gets.
   Word requests() const { return reinterpret_cast<Word>(copy_.empty() ? given_ : copy_.data()); }
 
-  // Has everything complete that can complete.
+  // Completes every operation that can complete.
   void step() {
     ReleaseGil released_gil;
     the_engine().progress().step_all();
   }
-  // Has MPI progress until all of the layer's are complete.
+  // Progresses until all operations of the layer are complete.
   void wait_all() {
     auto ended = [](const auto& each) { return each->ended(); };
     wait_until([&] { return std::all_of(operations_.begin(), operations_.end(), ended); });
   }
-  // Has MPI progress until its test says that some are complete, the layer's or not.
+  // Progresses until MPI's `test` finds a completed request, the layer's or another.
   void wait_until(const std::function<bool()>& test) {
     ReleaseGil released_gil;
     the_engine().progress().wait(operations_, test, std::numeric_limits<double>::infinity(),
                                  [] { return false; });
   }
 
-  // Ends calls whose requests MPI has made null, after it has returned `error`. The code for the program.
+  // Concludes calls whose requests MPI has made null, after it has returned `error`. Returns the program's
+  // code.
   int conclude(int error, const Statuses& statuses = {}) {
     take_over();
     const int n = statuses.count(), *const indices = statuses.indices;
@@ -84,7 +85,7 @@ class RequestSet {
  private:
   static size_t width() { return library().handle_nbytes(); }
 
-  // Gives the program what MPI has made of the requests; stand-ins stay.
+  // Copies the requests back to the program's array; stand-ins stay.
   void take_over() {
     char* const now = copy_.empty() ? given_ : copy_.data();
     for (KnownRequest& one : known_) {
@@ -95,7 +96,7 @@ class RequestSet {
     if (!copy_.empty()) memcpy(given_, now, copy_.size());
   }
 
-  // The code of a call whose request is complete.
+  // Ends a call whose request is complete; its code.
   static int end(const KnownRequest& one) {
     if (one.persistent) one.persistent->started = 0;
     if (!one.entry) return 0;
@@ -111,7 +112,7 @@ class RequestSet {
   engine::PendingTasks operations_;
 };
 
-// Calls `ours` where something is known of the requests, else `mpi`.
+// Calls `ours` if the layer knows any of the requests, else `mpi`.
 template <class Mpi, class Ours>
 COMPCOLL_INLINE int with_requests(Word requests, int n, Mpi&& mpi, Ours&& ours) {
   if (!any_requests()) return mpi(requests);
@@ -150,7 +151,7 @@ int complete_one(Word status, Function&& next) {
   return error;
 }
 
-// Code that MPI has returned for several requests, after a look at truncated ones.
+// Returns MPI's code for several requests, after it has handled truncated messages.
 int check_many(int error, const Statuses& statuses) {
   if (!error) return 0;
   const int n = error == library().in_status ? statuses.count() : 0;
