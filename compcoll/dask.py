@@ -66,7 +66,7 @@ def disable(client: Any) -> Any:
 
 
 async def _enable(client: Any, family: _Family) -> None:
-    # All workers can answer before the first one requests.
+    # Every worker can answer before the first one requests.
     await client.register_plugin(family)
     await client.register_plugin(_Requests())
 

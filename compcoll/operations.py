@@ -92,7 +92,7 @@ class Operation:
 
     @property
     def forms(self) -> tuple[str, str, str]:
-        """All three methods."""
+        """The blocking, nonblocking and persistent method."""
         return self.name, self.nonblocking, self.persistent
 
     @property
@@ -150,7 +150,7 @@ _COLLECTIVES = (
     Operation("Neighbor_alltoallv", _COUNTED, _COUNTED, decides=_MPI),
     Operation("Neighbor_alltoallw", _TYPED, _TYPED, decides=_MPI),
 )
-#: All collectives by the names of their blocking methods.
+#: Collectives by the names of their blocking methods.
 OPERATIONS = {operation.name: operation for operation in _COLLECTIVES}
 #: The algorithms of each accelerated operation, the default first; messages as well.
 ALGORITHMS: dict[str, tuple[str, ...]] = {

@@ -97,7 +97,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All calls of this rank, or those of one operation, on all communicators that it ever wrapped.
+    """Sums over the calls of this rank, or of one operation, on all communicators that it ever wrapped.
 
     Attributes
     ----------

@@ -96,7 +96,7 @@ def start_mpi(store: Any, rank: int, size: int, timeout: float) -> None:
     if missing(store, [key], timeout):
         raise TimeoutError(f"rank {rank} of {size}: rank 0 did not come within {timeout:g} s")
     server = json.loads(store.get(key))
-    # With a file store, ranks know only rank 0's name of its host.
+    # Ranks with a file store know only rank 0's name of its host.
     host = _host(store) or os.environ.get("MASTER_ADDR") or server["host"]
     become_rank(rank, size, (host, server["port"]), listener, server["secret"], timeout)
 

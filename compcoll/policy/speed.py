@@ -85,7 +85,7 @@ def wire_nbytes(op: str, nbytes: int, size: int, ranks_per_node: int) -> int:
     if operation.root == "send" and not operation.shares_out:
         return nbytes if others else 0
     if operation.replicates or operation.reduces:
-        # Of a sum of all, a node sends its part of the sum and its sums of the others' parts.
+        # In a sum on all ranks, a node sends its part of the sum and its sums of the other nodes' parts.
         return others * nbytes * (1 + (operation.reduces and operation.replicates))
     return others * nbytes * ranks_per_node
 

@@ -200,7 +200,7 @@ def write_file(where: Path, about: About, rows: Iterable[Row]) -> None:
 
 
 def tables() -> list[tuple[Path, About, list[Row]]]:
-    """All tables of the folder."""
+    """Read all tables in the folder."""
     where = folder()
     paths = sorted(where.glob("[!.]*.json")) if where is not None else []  # no file that is being written
     return [(path, *found) for path in paths if (found := store().load(path)) is not None]

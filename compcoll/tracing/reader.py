@@ -114,7 +114,7 @@ class Program:
     notes: list[str]  # descriptions of missing or damaged files
 
     def calls(self) -> Iterator[tuple[int, TracedCall]]:
-        """All calls, with their ranks."""
+        """Iterate over all calls with their ranks."""
         for rank in self.ranks:
             for call in rank.calls:
                 yield rank.rank, call

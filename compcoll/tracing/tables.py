@@ -195,7 +195,7 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
 
 
 def tables_of(program: Program) -> list[Table]:
-    """All tables of a program that has calls."""
+    """Make all tables of a program with calls."""
     hosts = {rank.rank: rank.head.get("host", "") for rank in program.ranks}
     ranks = grouped(program, lambda rank, _: (rank, hosts[rank]))
     places = grouped(program, lambda _, call: (call.place, call.op))
