@@ -153,7 +153,7 @@ def test_futures(lossy, gpu, agree):
 
 
 def reasons_of(group, monkeypatch):
-    """Core of a group, and a list of reasons why it would be invalid.
+    """State of a group, and a list of reasons why it would be invalid.
 
     The group stays valid, so that MPI need not be aborted at the end.
     """
