@@ -112,7 +112,7 @@ bool enter_message(Name name, bool large_count, Word* words, const void* caller,
   return is_taken;
 }
 
-// Has MPI carry out a call whose receive may truncate a compressed message; `words` may change.
+// Lets MPI carry out a call whose receive may truncate a compressed message; `words` may change.
 template <int name, class Function>
 int receive_by_mpi(bool large_count, Word* words, Comm& comm, Function&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;

@@ -103,7 +103,7 @@ struct Description {
 
   // Leaves the call to MPI.
   void decline(std::shared_ptr<const Decision> why, bool strict_refuses);
-  // Has a message sent in chunks of `step` elements; `plane` and `row` as in ChunkLayout.
+  // Sends a message in chunks of `step` elements; `plane` and `row` as in ChunkLayout.
   void send_in_chunks(const engine::Coding& coding, PythonRef python_ref,
                       std::shared_ptr<const Decision> decision, uint64_t step, uint64_t plane, uint64_t row);
   // Adds a schedule of some of the blocks.

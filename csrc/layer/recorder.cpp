@@ -33,7 +33,7 @@ uint64_t nbytes_of_buffer(const CollectiveCall& call) {
   const bool sends = send.given && !send.in_place;
   if (sends) return nbytes_of_side(call, send_side, true);
   const uint64_t received = nbytes_of_side(call, recv_side, op.send_many);
-  const bool each = op.send_many && !call.buffers[recv_side].many;  // of the root's buffer
+  const bool each = op.send_many && !call.buffers[recv_side].many;  // got a block of the root's buffer
   return each ? received * uint64_t(call.comm.size) : received;
 }
 

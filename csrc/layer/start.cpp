@@ -39,7 +39,7 @@ int submit_to_mpi(CollectiveCall& call) {
   return operation->submit(&call.request);
 }
 
-// Has MPI carry out a call, on host copies of GPU memory that it cannot access; its code. Reserves tags as
+// Lets MPI carry out a call, on host copies of GPU memory that it cannot access; its code. Reserves tags as
 // ranks do that do not leave the call to MPI. If MPI refuses the arguments, those ranks reserve none either.
 int execute_by_mpi(CollectiveCall& call, const CallPlan& plan) {
   note(call, plan);
@@ -85,7 +85,7 @@ bool has_begun(int code) {
   return found == library().in_status || found == library().err_truncate || found == library().err_other;
 }
 
-// Has MPI carry out its part of a call; its code.
+// Lets MPI carry out its part of a call; its code.
 int begin_part_of_mpi(const CollectiveCall& call, CollectiveOperation* operation) {
   const CallPlan& plan = *operation->plan;
   const Word* given = call.words;
@@ -142,7 +142,7 @@ int execute_by_engine(CollectiveCall& call, const PlanRef& plan, DecisionRef unc
   return operation->beginning([&] { return begin_and_end(call, poisoned, operation); });
 }
 
-// Has the engine carry an uncompressed call that its plan leaves to MPI; MPI's code.
+// Lets the engine carry an uncompressed call that its plan leaves to MPI; MPI's code.
 int carry_uncompressed(CollectiveCall& call, const PlanRef& carried, const CallPlan& left) {
   DecisionRef why = carried->schedules[0].decision;
   if (left.declined) why = decision_by_mpi(left.declined->reason + "; " + why->reason);

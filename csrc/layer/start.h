@@ -10,7 +10,7 @@ namespace layer {
 // Carries out a call that is not small, whose largest message has `message_nbytes`; MPI's code.
 int enter_collective(const Invocation& from, uint64_t message_nbytes);
 
-// Has MPI carry out a call, or its part of one, with these arguments; its code. The layer's own operation
+// Lets MPI carry out a call, or its part of one, with these arguments; its code. The layer's own operation
 // replaces a sum that MPI lacks.
 int call_mpi(const CollectiveCall& call, const Word* words);
 

@@ -122,7 +122,7 @@ COMPCOLL_INLINE int with_requests(Word requests, int n, Mpi&& mpi, Ours&& ours) 
   });
 }
 
-// Has MPI complete requests, after the layer's have been waited for or have made progress.
+// Lets MPI complete requests, after the layer's have been waited for or have made progress.
 template <class Mpi>
 COMPCOLL_INLINE int complete(Word requests, int n, void (RequestSet::*progress)(), const Statuses& statuses,
                              Mpi&& mpi) {
@@ -141,7 +141,7 @@ COMPCOLL_INLINE int look_at(Word requests, int n, Mpi&& mpi) {
   });
 }
 
-// Has MPI complete one request, with a status of the layer's if the program ignores it.
+// Lets MPI complete one request, with a status of the layer's if the program ignores it.
 template <class Function>
 int complete_one(Word status, Function&& next) {
   alignas(8) char own[most_nbytes_of_status];
