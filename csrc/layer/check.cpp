@@ -22,7 +22,7 @@ namespace {
 MpiFunction iallreduce("PMPI_Iallreduce"), test("PMPI_Test"), isend("PMPI_Isend"), recv("PMPI_Recv"),
     iprobe("PMPI_Iprobe"), get_count("PMPI_Get_count");
 
-// Seconds for other ranks, and for what those tell that give up as well.
+// Seconds for other ranks, and for descriptions of ranks that give up, too.
 double patience = 0;
 constexpr double grace = 1;
 std::vector<std::pair<Word, std::string>> operation_names;
@@ -48,7 +48,7 @@ std::string named(const std::vector<int>& ranks) {
   return text;
 }
 
-// What ranks called, the most frequent call last.
+// Descriptions of the ranks' calls, the most frequent one last.
 std::string grouped(const std::vector<std::string>& calls) {
   std::map<std::string, std::vector<int>> groups;
   for (size_t i = 0; i < calls.size(); i++) groups[calls[i]].push_back(int(i));
@@ -64,7 +64,7 @@ std::string grouped(const std::vector<std::string>& calls) {
   return text;
 }
 
-// Two ranks of which one sends the other something else than that expects.
+// Two ranks whose sent and expected messages differ.
 std::string odd_pair(const std::string& call, const std::vector<std::vector<int64_t>>& all) {
   for (size_t from = 0; from < all.size(); from++) {
     for (size_t to = 0; to < all.size(); to++) {
@@ -99,7 +99,7 @@ int Check::begin(const std::shared_ptr<Comm>& comm, std::string text, std::vecto
   auto one = std::make_shared<Check>();
   one->comm_ = comm, one->text_ = std::move(text), one->pairs_ = std::move(pairs),
   one->number_ = ++comm->n_checked;
-  // The weights of all ranks add up to nothing, and so do the terms of the two ends of a message.
+  // The weights of all ranks sum to zero, and so do the terms of a message's two ends.
   const uint64_t rank = uint64_t(comm->rank), size = uint64_t(comm->size),
                  weight = rank ? 2 * rank + 1 : 1 - size * size;
   one->given_ = hash_of(one->text_.data(), one->text_.size()) * weight;
@@ -112,11 +112,11 @@ int Check::begin(const std::shared_ptr<Comm>& comm, std::string text, std::vecto
   return iallreduce.call(&one->given_, &one->sum_, 1, mpi.uint64, mpi.sum, comm->handle, &one->request_);
 }
 
-// Tells all other ranks of this one's call, and hears of theirs; the ranks that have told in time.
+// Sends this rank's call to all other ranks, and receives theirs; returns the ranks that answered in time.
 std::vector<int> Check::exchange(double seconds, std::vector<std::string>* texts,
                                  std::vector<std::vector<int64_t>>* pairs) {
-  // For good: nobody waits for them, and what a rank does not receive must not meet a later communicator's
-  // messages.
+  // Kept for good: nobody waits for these sends, and messages that are not received must not match receives
+  // on a later communicator.
   static auto& sent = *new std::vector<std::pair<std::string, std::shared_ptr<PrivateComm>>>;
   const Library& mpi = library();
   const int size = comm_->size, tag = comm_->tags.check();

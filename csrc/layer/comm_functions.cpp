@@ -5,11 +5,11 @@
 
 using namespace compcoll::layer;
 
-// -- what is made of a marked communicator is marked; what MPI makes without these functions is not
+// -- communicators made from marked ones are marked, if these functions make them
 
 namespace {
 
-// A communicator was made of another one; MPI's error code.
+// Marks a communicator that was made from another one; MPI's error code.
 int inherit_mark(Word parent, Word made, bool same_ranks) {
   Comm* comm = is_ours() && made != library().comm_null ? find(parent) : nullptr;
   if (!comm) return 0;
@@ -19,8 +19,8 @@ int inherit_mark(Word parent, Word made, bool same_ranks) {
   });
 }
 
-// True if a communicator that is about to be freed stays, since others use it. False after an exception: MPI
-// frees it then.
+// True if a communicator must not be freed, since other wrappers use it. False after an exception: then MPI
+// frees it.
 bool stays(void* comm) {
   if (!is_ours() || library().status_nbytes == 0) return false;
   try {
@@ -30,8 +30,8 @@ bool stays(void* comm) {
 
 }  // namespace
 
-// mpi4py has the interpreter's lock where it duplicates a communicator for itself, for sums of objects; such
-// a duplicate is plain.
+// mpi4py holds the GIL when it duplicates a communicator for its own sums of objects; such a duplicate is not
+// marked.
 #define C_MAKES(n, name, same_ranks)                                                         \
   C_FUNCTION(name, (C_##n, void* made)) {                                                    \
     int error = check_named(a, #name);                                                       \
@@ -71,7 +71,7 @@ C_MAKES(9, Dist_graph_create_adjacent, false)
 C_FREES(Comm_free)
 C_FREES(Comm_disconnect)
 
-// -- other calls that wait for ranks, to give up the lock of a Python program's interpreter meanwhile
+// -- other calls that wait for ranks, which release the GIL of a Python program
 
 #define C_WAITS(n, name, ...) \
   C_FUNCTION(name, (C_##n)) { return next_##name(A_##n); }

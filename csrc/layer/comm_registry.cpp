@@ -27,8 +27,8 @@ struct Registry {
   std::mutex mutex;
   std::map<uint64_t, std::shared_ptr<Comm>> comms;     // by their numbers
   std::map<void*, Word> objects;                       // handles by the addresses of mpi4py's objects
-  std::map<uint64_t, std::shared_ptr<Comm>> ended;  // by MPI, in whose callback none can be freed
-  std::vector<std::shared_ptr<Notices>> left;  // of communicators that were freed with messages under way
+  std::map<uint64_t, std::shared_ptr<Comm>> ended;  // freed by MPI, whose callback cannot free their state
+  std::vector<std::shared_ptr<Notices>> left;  // of communicators that were freed with pending messages
 };
 
 Registry& registry() {
@@ -36,7 +36,7 @@ Registry& registry() {
   return *one;
 }
 
-// MPI frees a communicator, in any thread, and perhaps where there is no Python any more.
+// MPI's callback when it frees a communicator; any thread may run it, perhaps after Python has ended.
 int ended(Word, int, void* value, void*) {
   Registry& all = registry();
   std::lock_guard<std::mutex> lock(all.mutex);
@@ -47,11 +47,11 @@ int ended(Word, int, void* value, void*) {
   for (auto& [address, handle] : all.objects)
     if (handle == found->second->handle) library().put_handle(library().comm_null, address), handle = 0;
   for (int name = 0; name < n_names; name++) totals[name].calls += found->second->calls[name];
-  all.ended.insert(all.comms.extract(found));  // without memory: there is no error to return
+  all.ended.insert(all.comms.extract(found));  // allocates nothing, since it cannot return an error
   return 0;
 }
 
-// The origin of duplicates is freed by a call that the layer did not see.
+// MPI's callback when a call that the layer did not see frees the origin of duplicates.
 int origin_ended(Word handle, int, void*, void*) {
   Registry& all = registry();
   std::lock_guard<std::mutex> lock(all.mutex);
@@ -70,7 +70,7 @@ int keyval() {
   return key;
 }
 
-// Lets go of what MPI has freed, and of the notices of what has no message under way any more.
+// Frees the state of communicators that MPI has freed, and notices without pending messages.
 void clear_ended() {
   std::map<uint64_t, std::shared_ptr<Comm>> some;
   std::vector<std::shared_ptr<Notices>> left;
@@ -89,7 +89,7 @@ void clear_ended() {
   }
 }
 
-// The ranks of a communicator, as another one counts them.
+// The ranks of a communicator in the numbering of another one.
 std::vector<int> ranks_in(Word handle, int size, Word other) {
   const Library& mpi = library();
   Word groups[2] = {};
@@ -152,14 +152,14 @@ Comm* add(std::shared_ptr<Comm> comm) {
   return comm.get();
 }
 
-// Gives a communicator tags of a private one: of the one where its parent's duplicates take theirs, as long as
-// that has some, else of a new one. False where MPI makes no communicator.
+// Reserves tags of a private communicator: of the one that the parent's duplicates share while it has tags
+// left, else of a new one. False if MPI cannot make a communicator.
 bool begin(Comm& comm, std::shared_ptr<PrivateComm>* shared) {
   if (comm.size == 1) return true;
   int64_t first = -1;
   if (shared) {
-    // Duplicates of duplicates take theirs there, too, by other threads and in another order on each rank: the
-    // first of all ranks gives tags away.
+    // Other threads reserve tags for duplicates of duplicates, in another order on each rank, so that rank 0
+    // decides.
     if (comm.rank == 0) first = (*shared)->reserve_tags();
     if (bcast.call(&first, 1, library().uint64, 0, comm.handle)) return false;
   }
@@ -175,7 +175,7 @@ bool begin(Comm& comm, std::shared_ptr<PrivateComm>* shared) {
   return true;
 }
 
-// Waits for what is under way, and lets go of what is collective to be freed.
+// Waits for pending calls, and frees what must be freed collectively.
 void end(Comm& comm) {
   comm.tags.join();
   comm.forget();
@@ -282,7 +282,7 @@ int inherit(Comm& parent, Word made, bool same_ranks) {
 
 namespace {
 
-// Frees the duplicates of a communicator, and those of these.
+// Frees the duplicates of a communicator, recursively.
 void free_duplicates(Word handle) {
   std::vector<std::shared_ptr<Comm>> made;
   {

@@ -13,8 +13,7 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-// A copy of little is waited for without a look at anything else for so long; and between two looks at one
-// the thread rests for so long at most.
+// Seconds for which a wait for a small copy does nothing else, and the longest rest between two polls.
 constexpr double spinning_seconds = 2e-5, resting_seconds = 1e-5;
 
 bool never_interrupted() { return false; }
@@ -25,7 +24,7 @@ MpiFunction topo_test("PMPI_Topo_test"), cartdim_get("PMPI_Cartdim_get"), comm_r
     graph_neighbors_count("PMPI_Graph_neighbors_count"),
     dist_graph_neighbors_count("PMPI_Dist_graph_neighbors_count");
 
-// Ranks beside this one that it sends blocks to, or receives them from.
+// The number of neighbours to which this rank sends blocks, or from which it receives them.
 int neighbours_of(Word comm, SideName side) {
   int kind = 0, n = 0, rank = 0, into = 0, out = 0, weighted = 0;
   topo_test.call(comm, &kind);
@@ -42,7 +41,7 @@ int neighbours_of(Word comm, SideName side) {
 
 namespace {
 
-// The GPU of what a buffer argument stands for, whose bytes may begin elsewhere.
+// The GPU of a buffer argument; its bytes may begin at another address.
 int gpu_of(const CollectiveCall& call, SideName name) {
   const Positions& at = name == send_side ? call.op.send : call.op.recv;
   const BufferArgument& side = call.buffers[name];
@@ -128,7 +127,7 @@ void Copies::start() {
   }
 }
 
-// Whether the copies have ended.
+// Checks if the copies have ended.
 void Copies::look() {
   for (const CopyStream& one : streams_) {
     engine::Within within(*one.gpu);
@@ -176,13 +175,13 @@ int Copies::wait(bool alone) {
 
 namespace {
 
-// Bytes of a buffer on a GPU, as offsets from its address, and whether they are copied to the host and back.
+// A range of a buffer on a GPU, as offsets from its address, with true if it is copied to the host, or back.
 struct CopySpan {
   int64_t first, end;
   bool to_host, to_device;
 };
 
-// The blocks that MPI looks at.
+// The blocks that MPI accesses.
 std::vector<Block> blocks_of_mpi(const CollectiveCall& call, SideName name) {
   const BufferArgument& side = call.buffers[name];
   const int n = !side.many ? 1 : call.op.neighbours ? neighbours_of(call.comm.handle, name) : call.comm.size;
@@ -191,14 +190,14 @@ std::vector<Block> blocks_of_mpi(const CollectiveCall& call, SideName name) {
   return blocks;
 }
 
-// Bytes from which a rank's own block stays on its GPU: the calls of the driver for a copy more take about as long
-// as two copies of so much over PCIe.
+// The least bytes of an own block that stays on its GPU: the driver's calls for one more copy take about as
+// long as two copies of so many bytes over PCIe.
 constexpr uint64_t least_own_nbytes = 256 << 10;
 
 // True if MPI copies the rank's own block on the host, even one that stays on a GPU: no argument leaves it out.
 bool mpi_has_own(const Operation& op) { return op.root < 0 && !(op.pairs && op.listed); }
 
-// The bytes over which a block stretches; `in_parts`: those of its bytes alone come back.
+// The range from a block's first byte to its last. `in_parts`: only the block's own bytes are copied back.
 CopySpan span_of(const CollectiveCall& call, const Block& block, SideName list, bool has_gaps,
                  bool in_parts) {
   const Operation& op = call.op;
@@ -207,14 +206,14 @@ CopySpan span_of(const CollectiveCall& call, const Block& block, SideName list, 
   const int64_t stretch = std::abs(block.type->extent) * (block.entries - 1) + block.type->length;
   const bool in_place = op.send.buf >= 0 && call.words[op.send.buf] == library().in_place;
   const bool sends = list == send_side || op.one_buffer() || in_place;
-  // Neighbours that are none send nothing, and nobody sends to the first rank of an Exscan.
+  // Missing neighbours send nothing, and nobody sends to the first rank of an Exscan.
   const bool may_stay = op.neighbours || std::string_view(op.name) == "Exscan";
   return {lower, lower + stretch, sends || may_stay || (has_gaps && !in_parts),
           list == recv_side && !in_parts};
 }
 
-// Adds the spans that are wanted, in their order, to what is copied between a buffer on a GPU and memory of the
-// host, where the byte at `first` is the first one; what touches or overlaps is one range.
+// Adds the wanted spans, in order, to the copies between a buffer on a GPU and host memory, whose first byte
+// is the one at `first`. Spans that touch or overlap are merged.
 void add_spans(const std::vector<CopySpan>& spans, bool CopySpan::* wanted, Word buffer, uint8_t* memory,
                int64_t first, int gpu, Copies* copies) {
   bool any = false;
@@ -269,7 +268,8 @@ HostCopies::HostCopies(const CollectiveCall& call, const std::vector<uint8_t>& s
     if (!sides[side].spans.empty()) replace_buffer(call, side, &sides[side]);
 }
 
-// Copies the rank's own block on GPUs, beside MPI, where both its sides are runs of as many bytes.
+// Copies the rank's own block between GPUs, beside MPI's part, if its send and receive sides are runs of
+// equal length.
 void HostCopies::keep_own(const CollectiveCall& call, const std::vector<Block>& blocks_received) {
   const Operation& op = call.op;
   Block sent, received;
@@ -279,7 +279,7 @@ void HostCopies::keep_own(const CollectiveCall& call, const std::vector<Block>& 
   if (!runs || from.nbytes < least_own_nbytes || gpus_[send_side] == engine::NO_GPU ||
       gpus_[recv_side] == engine::NO_GPU)
     return;
-  // Blocks with gaps in unknown places are given back with these.
+  // Blocks with unknown gaps are copied back with their gaps.
   const auto known = [](const Block& block) { return !block.type || block.type->known; };
   if (!known(sent) || !std::all_of(blocks_received.begin(), blocks_received.end(), known)) return;
   const Word source = call.buffers[send_side].buf + Word(from.offset), nbytes = from.nbytes;
@@ -297,7 +297,7 @@ void HostCopies::keep_own(const CollectiveCall& call, const std::vector<Block>& 
   }
 }
 
-// Gives MPI memory of the host in place of a buffer on a GPU.
+// Gives MPI host memory in place of a buffer on a GPU.
 void HostCopies::replace_buffer(const CollectiveCall& call, SideName name, Side* side) {
   std::vector<CopySpan>& spans = side->spans;
   const int at = name == send_side ? call.op.send.buf : call.op.recv.buf, gpu = gpus_[name];

@@ -20,7 +20,8 @@ std::vector<Function>& functions() {
 }  // namespace layer
 }  // namespace compcoll
 
-// Of csrc/preload/preload.cpp: the layer's function of a name, behind which comes what that object finds.
+// The layer's function of a name, for csrc/preload/preload.cpp. `behind` finds the function that it calls
+// next.
 extern "C" __attribute__((visibility("default"))) void* compcoll_preloaded(void* (*behind)(const char*),
                                                                            bool (*is_own)(const void*),
                                                                            const char* name) {
@@ -35,7 +36,7 @@ extern "C" __attribute__((visibility("default"))) void* compcoll_preloaded(void*
 
 namespace {
 
-// Any call.
+// Enters the layer unless the call is small, or its communicator not marked; false if MPI carries it out.
 COMPCOLL_INLINE bool enter_unless_small(Name name, Form form, bool large_count, const Word* words, int n,
                                         NextFunction& next, const void* caller, int* error) {
   Comm* comm = look_up(words[operations[name].comm]);
@@ -50,7 +51,7 @@ COMPCOLL_INLINE bool enter_unless_small(Name name, Form form, bool large_count, 
 
 }  // namespace
 
-// A function, which MPI may lack.
+// Defines a function that MPI may lack.
 #define C_TAKES(symbol, name, form, large_count, parameters, arguments)                                     \
   C_FUNCTION(symbol, parameters) {                                                                          \
     const Word words[] = {arguments};                                                                       \
@@ -60,7 +61,7 @@ COMPCOLL_INLINE bool enter_unless_small(Name name, Form form, bool large_count, 
     return next_##symbol.exists() ? next_##symbol(arguments) : unavailable;                                 \
   }
 
-// The three forms of a collective; of a persistent one, an `info` comes before the request.
+// Defines the three forms of a collective. A persistent one has an `info` before the request.
 #define C_FORMS(n, name, method, suffix, large_count)                                                   \
   C_TAKES(name##suffix, name, blocking, large_count, (C_##n), A_##n)                                    \
   C_TAKES(method##suffix, name, nonblocking, large_count, (C_##n, Word request), WORDS(A_##n, request)) \

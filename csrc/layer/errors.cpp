@@ -17,7 +17,7 @@ namespace {
 MpiFunction add_error_class("PMPI_Add_error_class"), add_error_code("PMPI_Add_error_code"),
     add_error_string("PMPI_Add_error_string"), comm_call_errhandler("PMPI_Comm_call_errhandler");
 
-// Codes of a class, and characters of a text, at most: MPI has room for so many everywhere.
+// The most codes of a class, and characters of a text, that every MPI has room for.
 constexpr size_t most_codes = 64, most_characters = 255;
 constexpr const char* names[] = {
     "compcoll: a call could not be carried out as its policy says",

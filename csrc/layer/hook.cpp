@@ -43,7 +43,7 @@ struct Object {
   }
 };
 
-// Nothing is opened within the walk, as the loader's lock is held there.
+// The loader's lock is held during the walk, so that it must not open objects.
 int describe(dl_phdr_info* info, size_t, void* wanted) {
   auto object = static_cast<Object*>(wanted);
   if (info->dlpi_addr != object->base) return 0;
@@ -57,7 +57,7 @@ int describe(dl_phdr_info* info, size_t, void* wanted) {
       object->first = std::min(object->first, at);
       object->end = std::max(object->end, end);
     }
-    // As the loader protects them: whole pages.
+    // Whole pages, as the loader protects them.
     if (header.p_type == PT_GNU_RELRO)
       object->relro = at & ~(page - 1), object->relro_end = end & ~(page - 1);
   }
@@ -93,7 +93,7 @@ void write(const Object& object, void** slot, void* value) {
   if (guarded) mprotect(start, page, PROT_READ);
 }
 
-// What the layer has where MPI has not.
+// Functions that the layer provides if MPI lacks them.
 bool is_served(std::string_view name) {
   if (name == "MPI_Isendrecv" || name == "MPI_Isendrecv_replace") return true;
   for (int i = 0; i < n_accelerated; i++)
@@ -101,14 +101,14 @@ bool is_served(std::string_view name) {
   return false;
 }
 
-// Whether the layer looks at calls of mpi4py's of a function, where it is not preloaded.
+// True if the layer handles mpi4py's calls of a function when it is not preloaded.
 bool is_hooked(std::string_view name) {
   for (const char* other : {"MPI_Init", "MPI_Init_thread", "MPI_Query_thread"})
     if (name == other) return false;
   return true;
 }
 
-// Calls `visit` with the name and the place of each slot for a function; how many there are.
+// Calls `visit` with the name and address of each slot of a function; returns their number.
 template <class Visit>
 int visit_slots(const Object& object, Visit&& visit) {
   int n_slots = 0;
@@ -168,7 +168,7 @@ int hook(void* handle, std::string* problem) {
     if (!is_hooked(name) || (!there && !served)) return;
     n_hooked++;
     if (there == function.function) return;
-    // A slot that was not looked up yet leads to where that would be done, which would write to it again.
+    // An unresolved slot points to the resolver, which would write to the slot again.
     if (object.contains(there)) there = dlsym(handle, name);
     if (there) function.next->set(there);
     write(object, slot, function.function);
@@ -191,12 +191,12 @@ void hook_caller(const void* caller) {
 
 namespace {
 
-// Libraries of Open MPI's with the functions of Fortran; those for `use mpi_f08` call those for mpif.h.
+// Open MPI's Fortran libraries. The one for `use mpi_f08` calls the one for mpif.h.
 bool is_of_fortran(const char* path) {
   return path && (strstr(path, "libmpi_mpifh") || strstr(path, "libmpi_usempif08"));
 }
 
-// Libraries of Fortran, unless nothing was loaded since `n_before` objects were.
+// Loaded Fortran libraries; none if no object was loaded since `n_before` objects were.
 struct Search {
   unsigned long long n_before, n_loaded;
   std::vector<Object> found;
@@ -213,7 +213,7 @@ int search(dl_phdr_info* info, size_t size, void* given) {
   return 0;
 }
 
-// A rank says so for all.
+// One rank prints it for all.
 void say_not_served() {
   static std::atomic<bool> said{false};
   const char* rank = getenv("OMPI_COMM_WORLD_RANK");

@@ -23,7 +23,7 @@ std::string variable(const char* name) {
 
 namespace {
 
-void* main_thread = nullptr;  // of the interpreter that was started here
+void* main_thread = nullptr;  // main thread state of the interpreter that was started here
 int (*mark_world)() = nullptr;
 void* python_library = RTLD_DEFAULT;
 
@@ -41,7 +41,7 @@ std::string folder_of(const std::string& path) { return path.substr(0, path.find
 
 std::string file_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
 
-// LD_PRELOAD as it would be without the object that is preloaded.
+// LD_PRELOAD without the layer's preloaded object.
 std::string other_preloads() {
   Dl_info info;
   const void* mark = dlsym(RTLD_DEFAULT, "compcoll_is_preloaded");
@@ -57,7 +57,7 @@ std::string other_preloads() {
   return others;
 }
 
-// Gives a variable of the environment a value, or takes it out where that is empty; in Python's copy, too.
+// Sets a variable of the environment, or removes it if the value is empty; in Python's copy, too.
 void set_variable(const char* name, const std::string& value) {
   if (value.empty()) unsetenv(name);
   else setenv(name, value.c_str(), 1);
@@ -72,8 +72,8 @@ void set_variable(const char* name, const std::string& value) {
   py("PyGILState_Release", state);
 }
 
-// The Python executable whose packages are to be used: the one that `compcoll run` names, that of the
-// installation which this library is part of, or that of the active environment.
+// The Python executable whose packages are used: the one that `compcoll run` names, that of the installation
+// of this library, or that of the active environment.
 std::string executable() {
   if (is_there(variable("COMPCOLL_PYTHON"))) return variable("COMPCOLL_PYTHON");
   Dl_info info;
@@ -129,7 +129,7 @@ bool start(std::string* problem) {
   return true;
 }
 
-// Where there is no mpi4py for the program's MPI library, a sentence says so, and no traceback.
+// If there is no mpi4py for the program's MPI library, one sentence is printed, without a traceback.
 const char* const import_program = R"(
 try:
     import compcoll.preload.program
@@ -188,8 +188,8 @@ void set_begin(int (*mark)()) { mark_world = mark; }
 }  // namespace layer
 }  // namespace compcoll
 
-// A program that embeds Python, as LAMMPS does, may end the interpreter that was started here before MPI
-// ends. That one ends with MPI.
+// True if the interpreter was started here. A program that embeds Python, such as LAMMPS, may finalize it
+// before MPI ends; then it ends with MPI.
 extern "C" __attribute__((visibility("default"))) int compcoll_owns_python() {
   return compcoll::layer::main_thread != nullptr;
 }

@@ -13,12 +13,12 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-// For which calls may still go on when MPI ends whose requests nobody waits for: in a correct program their
-// messages have arrived.
+// Seconds for which pending calls may continue when MPI ends. Nobody waits for their requests; in a correct
+// program their messages have arrived.
 constexpr double last_seconds = 1;
 
-int asked = -1;  // the level of threads that the program asked for, where it has another one
-bool has_begun = false;  // for a program that may begin MPI itself
+int asked = -1;  // the thread level that the program gets, if MPI's differs
+bool has_begun = false;  // true if MPI was initialized for a program that may initialize it itself
 
 MpiFunction query_thread("PMPI_Query_thread");
 
@@ -67,7 +67,7 @@ void end_layer() {
   stop_engine();
   end_comms();
   is_enabled = false;
-  ReleaseGil::save = nullptr;  // in an interpreter that ends nobody can tell who has the lock
+  ReleaseGil::save = nullptr;  // nobody can tell who holds the GIL of an ending interpreter
 }
 
 }  // namespace layer
@@ -91,9 +91,9 @@ C_FUNCTION(Init_thread, (int* argc, char*** argv, int required, int* provided)) 
     asked = required < given ? required : given;
     if (provided) *provided = asked;
   }
-  // Names that MPI lacks are there where the layer is preloaded, but mpi4py looks for them.
+  // A preloaded layer exports names that MPI lacks, but mpi4py looks for them in MPI.
   if (NextFunction::preloaded && is_python()) hook_caller(CALLER);
-  // Where Python runs already, it may be in the midst of importing mpi4py, which calls this.
+  // A running interpreter may be importing mpi4py, which calls this function.
   return reentrant || !is_enabled || is_python() ? 0 : guarded(library().comm_world, begin_program);
 }
 
