@@ -1,5 +1,6 @@
-"""Pages that are read in a clone: their links, and what they claim; `make docs` checks the site."""
+"""Prose: links of pages that are read where they lie (`make docs` checks the site's), promises, comments."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 #: Commands of README.md for a clone, which install what they need.
 COMMAND = re.compile(r"^    (make \w[^#\n]*?) *(?:#.*)?$", re.MULTILINE)
+#: First words of sentences without a subject, which a reader has to turn round.
+INVERTED = re.compile(r"(Of|Those|What(?!'s new)|The same|Who|As|Whether|They|It)\b")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 
 
@@ -51,3 +54,36 @@ def test_each_promise_has_tests():
         assert row is not None, name
         for file, _, test in (cell.partition("::") for cell in re.findall(r"`([\w/]+\.py\S*)`", row[1])):
             assert f"def {test}(" in (ROOT / "tests" / file).read_text() or not test, test
+
+
+def comments(text):
+    """First lines of the comments in a file of C++, one for each run of lines that begin with //."""
+    before = ""
+    for line in text.splitlines():
+        code, slashes, comment = line.partition("//")
+        if slashes and '"' not in code and not (before.startswith("//") and not code.strip()):
+            yield comment.lstrip("/< ")
+        before = line.strip()
+
+
+def docstrings(text):
+    """Docstrings in a file of Python."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+@pytest.mark.parametrize(
+    ("folder", "pattern", "sentences"),
+    [
+        ("csrc", "*.[ch]*", comments),
+        ("compcoll", "*.py", docstrings),
+        ("tests", "*.py", docstrings),
+        ("benchmarks", "*.py", docstrings),
+    ],
+)
+def test_comments_begin_with_their_subject(folder, pattern, sentences):
+    found = {path: list(sentences(path.read_text())) for path in sorted((ROOT / folder).rglob(pattern))}
+    assert sum(map(len, found.values())) > 100
+    inverted = [f"{path}: {one[:60]}" for path, some in found.items() for one in some if INVERTED.match(one)]
+    assert inverted == []
