@@ -213,31 +213,31 @@ from mpi4py import MPI
 from test_devices_runs import *
 standin.load()
 def fails():
-    first = Call(comm, device)
+    first = DeviceCall(comm, device)
     device.lib.standin_fail_launch(b"zfp_decode_f32_4", 700)
     for k in range(2):
         with pytest.raises(RuntimeError, match="cuLaunchKernel failed on GPU 0 with error 700, CUDA_ERR"):
-            internals.wait((first if k == 0 else Call(comm, device)).run)
+            internals.wait((first if k == 0 else DeviceCall(comm, device)).run)
     device.lib.standin_fail_launch(b"zfp_decode_f32_4", 0)
     other = Device(1)
-    internals.wait((call := Call(comm, other)).run)
+    internals.wait((call := DeviceCall(comm, other)).run)
     assert call.right
 def one_that_is_under_way_fails():
-    call = Call(comm, device, all_at_once, n=20 * CHUNK)
+    call = DeviceCall(comm, device, all_at_once, n=20 * CHUNK)
     device.lib.standin_fail_from(40, 719)
     with pytest.raises(RuntimeError, match="failed on GPU 0 with error 719"):
         internals.wait(call.run, limit=10.0)
 def no_device_memory():
-    call = Call(comm, device, all_at_once, n=20 * CHUNK)
+    call = DeviceCall(comm, device, all_at_once, n=20 * CHUNK)
     device.lib.standin_budget(0, 0)
     internals.wait(call.run)
     assert call.right and not device.launches["zfp_encode_f32_4"]
 def no_pinned_memory():
-    call = Call(comm, device, all_at_once, n=20 * CHUNK)
+    call = DeviceCall(comm, device, all_at_once, n=20 * CHUNK)
     device.lib.standin_budget(1, 0)
     internals.wait(call.run)
     assert call.right and device.launches["zfp_encode_f32_4"] and device.pageable == device.copies
-    call = Call(comm, device, all_at_once, spec="raw", n=20 * CHUNK, plain=True)
+    call = DeviceCall(comm, device, all_at_once, spec="raw", n=20 * CHUNK, plain=True)
     internals.wait(call.run)
     assert call.right
 start_engine()
