@@ -54,5 +54,5 @@ def without_base(op: str, decision: Decision) -> Decision:
     """The decision for a call that has nothing to do with any call before it."""
     if decision.codec is None or not decision.codec.has_base:
         return decision
-    reason = f"{op} is not persistent or reduces, and delta then has nothing that both ends know: lossless"
+    reason = f"delta needs a persistent call without a sum, and this {op} is none: lossless"
     return replace(decision, codec=codec("lossless"), reason=reason)
