@@ -49,7 +49,8 @@ CollectiveCall::CollectiveCall(const Invocation& from, uint64_t message_nbytes)
     const bool sends = which == send_side;
     side.used = !side.in_place && (op.root < 0 || at_root || op.one_buffer() || sends != op.send_many);
     side.given = side.used;
-    if (op.pairs && op.root >= 0) side.used = !side.in_place && at_root == many;  // its own block is MPI's
+    // MPI copies the root's own block.
+    if (op.pairs && op.root >= 0) side.used = !side.in_place && at_root == many;
     if (op.kinds[at.type] == 'w') {
       side.types = words[at.type];
     } else if (side.given) {
@@ -60,7 +61,7 @@ CollectiveCall::CollectiveCall(const Invocation& from, uint64_t message_nbytes)
   if (!op.one_buffer()) read(send_side, op.send, op.send_many);
   read(recv_side, op.recv, op.recv_many);
   if (op.reduction >= 0 && buffers[send_side].in_place &&
-      op.send_many) {  // whose blocks lie in the receive buffer
+      op.send_many) {  // the sent blocks are in the receive buffer
     buffers[send_side] = buffers[recv_side];
     buffers[send_side].many = sends_received_ = true;
   }
@@ -159,7 +160,7 @@ void CollectiveCall::blocks(std::vector<Block>* send, std::vector<Block>* recv) 
   }
   add(send, send_side);
   add(recv, recv_side);
-  // In Alltoall blocks arrive where others wait to be sent.
+  // An in-place Alltoall receives each block into the memory of a block that it sends.
   if (in_place && op.send_many && op.recv_many) *send = *recv;
 }
 
@@ -175,7 +176,7 @@ bool CollectiveCall::is_aliased() const {
   Block sent, received;
   if (!exchanges_own() || !own(&sent, &received)) return false;
   if (op.reduction >= 0) return buffers[send_side].buf == buffers[recv_side].buf && received.nbytes();
-  if (!sent.nbytes() || !received.nbytes()) return false;  // which then have types
+  if (!sent.nbytes() || !received.nbytes()) return false;  // blocks with bytes have types
   return buffers[send_side].buf + Word(sent.displ + sent.type->lower) ==
          buffers[recv_side].buf + Word(received.displ + received.type->lower);
 }
@@ -218,7 +219,7 @@ BlockMemory memory_of(const Block& block) {
   return memory;
 }
 
-// -- what MPI is given
+// -- MPI's part of a call
 
 RemainingCall::RemainingCall(const CollectiveCall& call, const Word* words, const std::vector<uint8_t>& sent,
                              const std::vector<uint8_t>& received)

@@ -105,7 +105,7 @@ struct BufferArgument {
   bool in_place = false;
   bool many = false;  // true if there is a block for each rank
   Word buf = 0;
-  int64_t count = 0;  // of each block, if there are no
+  int64_t count = 0;  // of each block, if `counts` is null
   const void *counts = nullptr, *displs = nullptr;  // counts and displacements for each rank
   const Type* type = nullptr;
   Word types = 0;  // address of an array of handles in C's form, in place of `type`
@@ -133,7 +133,7 @@ struct BlockMemory {
 };
 BlockMemory memory_of(const Block& block);
 
-// A call with the program's arguments as they came.
+// A call with the program's unchanged arguments.
 struct Invocation {
   Name name;
   Form form;

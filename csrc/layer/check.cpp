@@ -22,7 +22,7 @@ namespace {
 MpiFunction iallreduce("PMPI_Iallreduce"), test("PMPI_Test"), isend("PMPI_Isend"), recv("PMPI_Recv"),
     iprobe("PMPI_Iprobe"), get_count("PMPI_Get_count");
 
-// Seconds for other ranks, and for descriptions of ranks that give up, too.
+// Seconds to wait for other ranks, and then for descriptions from ranks that have timed out, too.
 double patience = 0;
 constexpr double grace = 1;
 std::vector<std::pair<Word, std::string>> operation_names;
@@ -64,7 +64,7 @@ std::string grouped(const std::vector<std::string>& calls) {
   return text;
 }
 
-// Two ranks whose sent and expected messages differ.
+// Describes the first two ranks whose sent and expected messages differ.
 std::string odd_pair(const std::string& call, const std::vector<std::vector<int64_t>>& all) {
   for (size_t from = 0; from < all.size(); from++) {
     for (size_t to = 0; to < all.size(); to++) {
@@ -99,7 +99,7 @@ int Check::begin(const std::shared_ptr<Comm>& comm, std::string text, std::vecto
   auto one = std::make_shared<Check>();
   one->comm_ = comm, one->text_ = std::move(text), one->pairs_ = std::move(pairs),
   one->number_ = ++comm->n_checked;
-  // The weights of all ranks sum to zero, and so do the terms of a message's two ends.
+  // The weights of all ranks sum to zero, and the terms of a message's two ends cancel each other.
   const uint64_t rank = uint64_t(comm->rank), size = uint64_t(comm->size),
                  weight = rank ? 2 * rank + 1 : 1 - size * size;
   one->given_ = hash_of(one->text_.data(), one->text_.size()) * weight;
@@ -115,8 +115,8 @@ int Check::begin(const std::shared_ptr<Comm>& comm, std::string text, std::vecto
 // Sends this rank's call to all other ranks, and receives theirs; returns the ranks that answered in time.
 std::vector<int> Check::exchange(double seconds, std::vector<std::string>* texts,
                                  std::vector<std::vector<int64_t>>* pairs) {
-  // Kept for good: nobody waits for these sends, and messages that are not received must not match receives
-  // on a later communicator.
+  // Never freed, since these sends are not waited for. The communicators are kept as well, so that an
+  // unreceived message cannot match a receive on a later communicator.
   static auto& sent = *new std::vector<std::pair<std::string, std::shared_ptr<PrivateComm>>>;
   const Library& mpi = library();
   const int size = comm_->size, tag = comm_->tags.check();
@@ -146,7 +146,7 @@ std::vector<int> Check::exchange(double seconds, std::vector<std::string>* texts
       recv.call(bytes.data(), n, mpi.byte, peer, tag, frames, status.data());
       uint64_t theirs[2];
       memcpy(theirs, bytes.data(), sizeof theirs);
-      if (theirs[0] != head[0]) continue;  // of a call that was given up
+      if (theirs[0] != head[0]) continue;  // from a call that was given up
       heard = true;
       there.push_back(peer);
       (*pairs)[size_t(peer)].resize(theirs[1]);

@@ -79,7 +79,7 @@ void Comm::fail_without_text() noexcept {
 void Comm::refuse(const std::shared_ptr<PrivateComm>& lane, int tag) noexcept {
   if (!lane) return;
   lane->keep(lane);
-  Word request;  // nobody waits for it
+  Word request;  // never waited for
   for (int peer = 0; peer < size; peer++)
     if (peer != rank)
       isend.call(static_cast<void*>(nullptr), 0, library().byte, peer, tag, lane->handle(), &request);

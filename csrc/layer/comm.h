@@ -27,10 +27,10 @@ constexpr uint64_t never = uint64_t(1) << 62;
 // Python's settings for a communicator and its descendants.
 struct Settings {
   uint64_t min_nbytes = never;  // smallest message that may be compressed
-  bool strict = false;  // calls are errors that do not run as the policy says
+  bool strict = false;  // a call that cannot run as the policy says is an error
   bool names = false;  // the policy looks at communicators' names
   bool threads = false;  // MPI may be called from several threads on all ranks
-  bool devices = false;  // MPI takes memory of GPUs
+  bool devices = false;  // MPI accepts GPU memory
   // If all ranks have a GPU, the engine carries calls whose buffers on GPUs have at least so many bytes,
   // compressed or not. `alike`: one rank's memory tells where all ranks' memory is; else ranks ask each other
   // first.
@@ -74,8 +74,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
     set_limit();
     forget();
   }
-  // Notes that no call is ever compressed here. Other ranks may not have learned it, so that this rank still
-  // reserves tags as they do; all else it skips.
+  // Notes that no call is ever compressed here. Other ranks may not know this yet, so this rank still
+  // reserves tags as they do, and skips everything else.
   void note_idle() {
     idle_ = true;
     set_limit();
@@ -117,7 +117,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   std::string why_broken();
 
-  // True if the last large message that a GPU has received came uncompressed.
+  // True if the last large message that a GPU has received was uncompressed.
   std::atomic<bool> gets_plain{false};
   // True if MPI may carry out a nonblocking receive of it.
   std::atomic<bool> receives_by_mpi{false};

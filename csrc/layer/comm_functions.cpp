@@ -5,22 +5,22 @@
 
 using namespace compcoll::layer;
 
-// -- communicators made from marked ones are marked, if these functions make them
+// -- functions that make communicators, and mark them if their parents are marked
 
 namespace {
 
-// Marks a communicator that was made from another one; MPI's error code.
+// Marks a communicator if its parent is marked; MPI's error code.
 int inherit_mark(Word parent, Word made, bool same_ranks) {
   Comm* comm = is_ours() && made != library().comm_null ? find(parent) : nullptr;
   if (!comm) return 0;
   return guarded(comm->handle, [&] {
-    if (NextFunction::preloaded) hook_fortran();  // in a library that was loaded meanwhile
+    if (NextFunction::preloaded) hook_fortran();  // a Fortran library may have been loaded meanwhile
     return inherit(*comm, made, same_ranks);
   });
 }
 
-// True if a communicator must not be freed, since other wrappers use it. False after an exception: then MPI
-// frees it.
+// True if a communicator must not be freed, since other wrappers use it. False after an exception, so that
+// MPI frees it.
 bool stays(void* comm) {
   if (!is_ours() || library().status_nbytes == 0) return false;
   try {
@@ -30,7 +30,7 @@ bool stays(void* comm) {
 
 }  // namespace
 
-// mpi4py holds the GIL when it duplicates a communicator for its own sums of objects; such a duplicate is not
+// mpi4py holds the GIL when it duplicates a communicator for its own sums of objects. Such a duplicate is not
 // marked.
 #define C_MAKES(n, name, same_ranks)                                                         \
   C_FUNCTION(name, (C_##n, void* made)) {                                                    \

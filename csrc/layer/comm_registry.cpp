@@ -28,7 +28,7 @@ struct Registry {
   std::map<uint64_t, std::shared_ptr<Comm>> comms;     // by their numbers
   std::map<void*, Word> objects;                       // handles by the addresses of mpi4py's objects
   std::map<uint64_t, std::shared_ptr<Comm>> ended;  // freed by MPI, whose callback cannot free their state
-  std::vector<std::shared_ptr<Notices>> left;  // of communicators that were freed with pending messages
+  std::vector<std::shared_ptr<Notices>> left;  // from communicators freed with pending messages
 };
 
 Registry& registry() {
@@ -47,11 +47,11 @@ int ended(Word, int, void* value, void*) {
   for (auto& [address, handle] : all.objects)
     if (handle == found->second->handle) library().put_handle(library().comm_null, address), handle = 0;
   for (int name = 0; name < n_names; name++) totals[name].calls += found->second->calls[name];
-  all.ended.insert(all.comms.extract(found));  // allocates nothing, since it cannot return an error
+  all.ended.insert(all.comms.extract(found));  // must not allocate: the callback cannot report an error
   return 0;
 }
 
-// MPI's callback when a call that the layer did not see frees the origin of duplicates.
+// MPI's callback when the origin of duplicates is freed by a call that bypasses the layer.
 int origin_ended(Word handle, int, void*, void*) {
   Registry& all = registry();
   std::lock_guard<std::mutex> lock(all.mutex);
@@ -89,7 +89,7 @@ void clear_ended() {
   }
 }
 
-// The ranks of a communicator in the numbering of another one.
+// Translates the ranks of a communicator to ranks in another one.
 std::vector<int> ranks_in(Word handle, int size, Word other) {
   const Library& mpi = library();
   Word groups[2] = {};
@@ -152,13 +152,13 @@ Comm* add(std::shared_ptr<Comm> comm) {
   return comm.get();
 }
 
-// Reserves tags of a private communicator: of the one that the parent's duplicates share while it has tags
-// left, else of a new one. False if MPI cannot make a communicator.
+// Reserves tags in `shared`, the private communicator of the parent's duplicates, while it has tags left,
+// else in a new private communicator. False if MPI cannot make one.
 bool begin(Comm& comm, std::shared_ptr<PrivateComm>* shared) {
   if (comm.size == 1) return true;
   int64_t first = -1;
   if (shared) {
-    // Other threads reserve tags for duplicates of duplicates, in another order on each rank, so that rank 0
+    // Threads that duplicate duplicates may reserve tags in a different order on each rank, so that rank 0
     // decides.
     if (comm.rank == 0) first = (*shared)->reserve_tags();
     if (bcast.call(&first, 1, library().uint64, 0, comm.handle)) return false;
@@ -175,7 +175,7 @@ bool begin(Comm& comm, std::shared_ptr<PrivateComm>* shared) {
   return true;
 }
 
-// Waits for pending calls, and frees what must be freed collectively.
+// Waits for pending calls, and frees the resources whose release is collective.
 void end(Comm& comm) {
   comm.tags.join();
   comm.forget();
@@ -227,7 +227,7 @@ int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origi
   comm->origin_handle = handle, comm->settings_text = std::move(settings_text);
   if (!begin(*comm, nullptr) || !(*made = add(comm))) return mpi.err_other;
   void* value = nullptr;
-  int known = 0;  // an attribute that is set again is deleted first
+  int known = 0;  // setting the attribute again would run its delete callback
   if (int error = comm_get_attr.call(handle, keyval<origin_ended>(), &value, &known); error || known)
     return error;
   return comm_set_attr.call(handle, keyval<origin_ended>(), value);
@@ -307,7 +307,7 @@ bool before_free(Word handle) {
   if (Comm* comm = find(handle)) {
     if (--comm->n_wrappers > 0) return true;
     end(*comm->shared_from_this());
-    clear_ended();  // not with others: MPI may free them in its callbacks
+    clear_ended();  // not for unmarked ones: MPI may free those in its callbacks
   }
   free_duplicates(handle);
   return false;

@@ -12,7 +12,7 @@ void CommTable::put(Word handle, Comm* comm) {
   slot.handle.store(handle, std::memory_order_release);
 }
 
-// A place that nobody passes by on the way to another one is empty again.
+// A removed slot keeps its handle while searches may pass it, that is, until the next slot is empty.
 void CommTable::remove(Word handle) {
   size_t i = place_of(handle);
   auto at = [this](size_t place) -> Slot& { return slots[place & mask]; };
@@ -27,7 +27,7 @@ void CommTable::remove(Word handle) {
 void put_into_table(Word handle, Comm* comm) {
   CommTable* now = comm_table.load();
   if (2 * (now->used + 1) > now->slots.size()) {
-    auto larger = new CommTable(2 * now->slots.size());  // others may still read the old one, which stays
+    auto larger = new CommTable(2 * now->slots.size());  // the old one is kept: others may read it
     for (CommTable::Slot& slot : now->slots)
       if (Comm* there = slot.comm) larger->put(slot.handle, there);
     comm_table.store(larger);

@@ -14,7 +14,7 @@ namespace {
 
 MpiFunction isend("PMPI_Isend"), issend("PMPI_Issend");
 
-// Larger chunks may go in one direction at a time on any MPI, and smaller ones on Open MPI.
+// Larger chunks may be limited to one direction at a time. With Open MPI, chunks of any size may be.
 constexpr uint64_t both_ways_nbytes = 1 << 20;
 
 }  // namespace
@@ -66,7 +66,7 @@ int CompressedSend::begin(int dest, int tag, bool synchronous) {
   const Opening opening = {
       layout.n, step, itemsize, uint32_t(tags.first), notices.next_serial(), uint32_t(frame.nbytes), 0};
   first_.pack(opening);
-  // A receive may be in place, and what is behind the values is not to be written.
+  // A receive may be in place, and must not write past the values.
   if (first_.size() > longest) return first_.clear(), 0;
   stats_.raw_nbytes += layout.first * layout.itemsize, stats_.wire_nbytes += first_.size(), stats_.messages++;
   if (frame.nbytes) {
@@ -77,7 +77,7 @@ int CompressedSend::begin(int dest, int tag, bool synchronous) {
   }
   first_task_ = make_request(engine_library(), &request_, status_, first_.size());
   const bool on_gpu = buffer_->is_on_gpu();
-  if (layout.count) {  // before anything has left: the receiver would wait for what memory is missing for
+  if (layout.count) {  // may run out of memory, so nothing is sent before it
     run_ = the_engine().begin(chunks->schedule(dest), chunks->coding, chunks->coding,
                               {on_gpu ? buffer_->on_gpu : buffer_->place},
                               make_wire(engine_library(), frames_->handle()), tags, buffer_->marks());

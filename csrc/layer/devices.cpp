@@ -13,7 +13,7 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-// Seconds for which a wait for a small copy does nothing else, and the longest rest between two polls.
+// Seconds for which a wait for a small copy spins, and the longest rest between two polls.
 constexpr double spinning_seconds = 2e-5, resting_seconds = 1e-5;
 
 bool never_interrupted() { return false; }
@@ -24,7 +24,7 @@ MpiFunction topo_test("PMPI_Topo_test"), cartdim_get("PMPI_Cartdim_get"), comm_r
     graph_neighbors_count("PMPI_Graph_neighbors_count"),
     dist_graph_neighbors_count("PMPI_Dist_graph_neighbors_count");
 
-// The number of neighbours to which this rank sends blocks, or from which it receives them.
+// The number of neighbours that this rank sends blocks to, or receives blocks from.
 int neighbours_of(Word comm, SideName side) {
   int kind = 0, n = 0, rank = 0, into = 0, out = 0, weighted = 0;
   topo_test.call(comm, &kind);
@@ -64,7 +64,7 @@ int gpu_of(const CollectiveCall& call, SideName name) {
 
 int find_devices(CollectiveCall& call) {
   if (!engine::driver()) return 0;
-  ReleaseGil released_gil;  // mpi4py makes some calls with the interpreter's lock
+  ReleaseGil released_gil;  // mpi4py holds the GIL in some calls
   for (SideName side : {send_side, recv_side}) call.gpus[side] = gpu_of(call, side);
   if (!call.on_devices()) return 0;
   bool refused = false;
@@ -127,7 +127,7 @@ void Copies::start() {
   }
 }
 
-// Checks if the copies have ended.
+// Concludes the copies if they have ended.
 void Copies::look() {
   for (const CopyStream& one : streams_) {
     engine::Within within(*one.gpu);
@@ -171,11 +171,11 @@ int Copies::wait(bool alone) {
   return code_;
 }
 
-// -- calls of MPI on copies
+// -- host copies for MPI's part of a call
 
 namespace {
 
-// A range of a buffer on a GPU, as offsets from its address, with true if it is copied to the host, or back.
+// A range of a GPU buffer, as offsets from its address. `to_host`, `to_device`: true if it is copied there.
 struct CopySpan {
   int64_t first, end;
   bool to_host, to_device;
@@ -190,11 +190,12 @@ std::vector<Block> blocks_of_mpi(const CollectiveCall& call, SideName name) {
   return blocks;
 }
 
-// The least bytes of an own block that stays on its GPU: the driver's calls for one more copy take about as
-// long as two copies of so many bytes over PCIe.
+// The smallest own block that stays on its GPU. The driver's calls for one more copy take about as long as
+// two copies of this size over PCIe.
 constexpr uint64_t least_own_nbytes = 256 << 10;
 
-// True if MPI copies the rank's own block on the host, even one that stays on a GPU: no argument leaves it out.
+// True if MPI copies the rank's own block on the host even if it stays on a GPU, since no argument can
+// exclude it.
 bool mpi_has_own(const Operation& op) { return op.root < 0 && !(op.pairs && op.listed); }
 
 // The range from a block's first byte to its last. `in_parts`: only the block's own bytes are copied back.
@@ -258,7 +259,7 @@ HostCopies::HostCopies(const CollectiveCall& call, const std::vector<uint8_t>& s
       if (!memory.any || gpus_[block.side] == engine::NO_GPU || is_gone) continue;
       const bool in_parts = memory.layout && block.type->known;
       CopySpan span = span_of(call, block, list, bool(memory.layout), in_parts);
-      if (stays && (list == recv_side || op.send_many))  // else other ranks get it too
+      if (stays && (list == recv_side || op.send_many))  // else other ranks receive it, too
         span.to_host = span.to_device = false;
       sides[block.side].spans.push_back(span);
       if (list == recv_side && in_parts) sides[block.side].parts.push_back(memory);
@@ -303,7 +304,7 @@ void HostCopies::replace_buffer(const CollectiveCall& call, SideName name, Side*
   const int at = name == send_side ? call.op.send.buf : call.op.recv.buf, gpu = gpus_[name];
   int64_t first = spans[0].first, end = spans[0].end;
   for (const CopySpan& span : spans) first = std::min(first, span.first), end = std::max(end, span.end);
-  engine::Gpu::of(gpu);  // in whose context pinned memory is allocated
+  engine::Gpu::of(gpu);  // pinned memory is allocated in its context
   memory_[name] = engine::pinned().get(uint64_t(end - first));
   words_.words()[at] = reinterpret_cast<Word>(memory_[name]) - Word(first);
   std::sort(spans.begin(), spans.end(),
@@ -316,7 +317,7 @@ void HostCopies::replace_buffer(const CollectiveCall& call, SideName name, Side*
 }
 
 HostCopies::~HostCopies() {
-  if (!own_.code()) own_.wait();  // of a call that MPI has refused
+  if (!own_.code()) own_.wait();  // still pending if MPI has refused the call
   release();
 }
 
@@ -337,7 +338,7 @@ void HostCopies::copy_to_device() {
 void HostCopies::release() {
   marks_.reset();
   if (!to_host_copies_.done() || !to_device_copies_.done())
-    return;  // a GPU may still use the memory, which is kept
+    return;  // keeps the memory, which a GPU may still use
   for (uint8_t*& memory : memory_) {
     if (memory) engine::pinned().put(memory, 0);
     memory = nullptr;

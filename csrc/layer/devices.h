@@ -1,5 +1,5 @@
-// Memory of GPUs, which MPI takes for host memory. Parts of a call that the engine does not carry go through
-// host copies.
+// GPU memory, which MPI would access like host memory. Parts of a call that the engine does not carry
+// go through host copies.
 #pragma once
 #include <memory>
 #include <vector>

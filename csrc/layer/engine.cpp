@@ -23,7 +23,7 @@ engine::Engine& the_engine() { return *process_engine; }
 void start_engine(bool threaded, double seconds, engine::ThreadMain main) {
   if (process_engine) return;
   watch_end();
-  if (engine::driver()) look_at_all();  // small calls may be on memory of a GPU
+  if (engine::driver()) look_at_all();  // small calls may use GPU memory
   stall_seconds = seconds;
   process_engine = new engine::Engine(threaded, seconds, main);
   prepare_for_exceptions();

@@ -20,7 +20,7 @@ std::vector<Function>& functions() {
 }  // namespace layer
 }  // namespace compcoll
 
-// The layer's function of a name, for csrc/preload/preload.cpp. `behind` finds the function that it calls
+// The layer's function with this name, for csrc/preload/preload.cpp. `behind` finds the function that it calls
 // next.
 extern "C" __attribute__((visibility("default"))) void* compcoll_preloaded(void* (*behind)(const char*),
                                                                            bool (*is_own)(const void*),
@@ -36,7 +36,7 @@ extern "C" __attribute__((visibility("default"))) void* compcoll_preloaded(void*
 
 namespace {
 
-// Enters the layer unless the call is small, or its communicator not marked; false if MPI carries it out.
+// Enters the layer unless the call is small or its communicator is not marked; false if MPI carries it out.
 COMPCOLL_INLINE bool enter_unless_small(Name name, Form form, bool large_count, const Word* words, int n,
                                         NextFunction& next, const void* caller, int* error) {
   Comm* comm = look_up(words[operations[name].comm]);

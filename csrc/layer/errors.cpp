@@ -17,7 +17,7 @@ namespace {
 MpiFunction add_error_class("PMPI_Add_error_class"), add_error_code("PMPI_Add_error_code"),
     add_error_string("PMPI_Add_error_string"), comm_call_errhandler("PMPI_Comm_call_errhandler");
 
-// The most codes of a class, and characters of a text, that every MPI has room for.
+// Limits that every MPI supports: codes of a class, and characters of a text.
 constexpr size_t most_codes = 64, most_characters = 255;
 constexpr const char* names[] = {
     "compcoll: a call could not be carried out as its policy says",
@@ -35,7 +35,7 @@ struct Codes {
 };
 
 std::mutex mutex;
-int no_memory = 0;  // a code
+int no_memory = 0;  // the error code for missing memory
 
 }  // namespace
 

@@ -9,7 +9,7 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-// Callback of MPI's: each sum is rounded once.
+// MPI's callback, which rounds each sum once.
 template <uint32_t element>
 void add_halves(const void* theirs, void* ours, const int* n, const void*) {
   const Level& level = **levels();

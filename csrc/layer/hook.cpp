@@ -28,7 +28,7 @@ constexpr uint32_t slot_types[] = {R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT};
 constexpr uint32_t slot_types[] = {R_AARCH64_GLOB_DAT, R_AARCH64_JUMP_SLOT};
 #endif
 
-// A loaded object, as far as its slots go.
+// A loaded object: its addresses, and the tables that describe its slots.
 struct Object {
   std::string name;
   uintptr_t base = 0, relro = 0, relro_end = 0, first = ~uintptr_t(0), end = 0;
@@ -43,7 +43,7 @@ struct Object {
   }
 };
 
-// The loader's lock is held during the walk, so that it must not open objects.
+// Callback of `dl_iterate_phdr`: fills in an `Object`. The loader's lock is held, so no object may be opened.
 int describe(dl_phdr_info* info, size_t, void* wanted) {
   auto object = static_cast<Object*>(wanted);
   if (info->dlpi_addr != object->base) return 0;
@@ -57,7 +57,7 @@ int describe(dl_phdr_info* info, size_t, void* wanted) {
       object->first = std::min(object->first, at);
       object->end = std::max(object->end, end);
     }
-    // Whole pages, as the loader protects them.
+    // The loader protects whole pages.
     if (header.p_type == PT_GNU_RELRO)
       object->relro = at & ~(page - 1), object->relro_end = end & ~(page - 1);
   }
@@ -160,7 +160,7 @@ int hook(void* handle, std::string* problem) {
     void* there = *slot;
     const bool served = is_served(name);
     if (there && NextFunction::preloaded && NextFunction::is_preloads(there)) {
-      // mpi4py looks for names that an MPI may lack.
+      // An empty slot tells mpi4py that MPI lacks the function.
       if (!served && !function.next->exists()) write(object, slot, nullptr);
       n_hooked++;
       return;
@@ -191,12 +191,12 @@ void hook_caller(const void* caller) {
 
 namespace {
 
-// Open MPI's Fortran libraries. The one for `use mpi_f08` calls the one for mpif.h.
+// True for a path of Open MPI's Fortran libraries. The library for `use mpi_f08` calls the one for mpif.h.
 bool is_of_fortran(const char* path) {
   return path && (strstr(path, "libmpi_mpifh") || strstr(path, "libmpi_usempif08"));
 }
 
-// Loaded Fortran libraries; none if no object was loaded since `n_before` objects were.
+// The loaded Fortran libraries; empty if the loader's count of loaded objects is still `n_before`.
 struct Search {
   unsigned long long n_before, n_loaded;
   std::vector<Object> found;
@@ -213,7 +213,7 @@ int search(dl_phdr_info* info, size_t size, void* given) {
   return 0;
 }
 
-// One rank prints it for all.
+// Prints the warning once, and on one rank only.
 void say_not_served() {
   static std::atomic<bool> said{false};
   const char* rank = getenv("OMPI_COMM_WORLD_RANK");
@@ -229,7 +229,7 @@ void hook_fortran() {
   dl_iterate_phdr(search, &all);
   n_loaded = all.n_loaded;
   if (all.found.empty()) return;
-  // Some functions of later ones write to MPI's own request behind the call.
+  // From Open MPI 5 on, some Fortran functions write to MPI's own request after the call.
   if (library_symbol("PMPI_Alltoall_init")) return say_not_served();
   const auto wanted = functions_by_name();
   for (const Object& object : all.found) {

@@ -57,7 +57,7 @@ std::string other_preloads() {
   return others;
 }
 
-// Sets a variable of the environment, or removes it if the value is empty; in Python's copy, too.
+// Sets an environment variable, or removes it if the value is empty. Python's copy is updated, too.
 void set_variable(const char* name, const std::string& value) {
   if (value.empty()) unsetenv(name);
   else setenv(name, value.c_str(), 1);
@@ -72,8 +72,8 @@ void set_variable(const char* name, const std::string& value) {
   py("PyGILState_Release", state);
 }
 
-// The Python executable whose packages are used: the one that `compcoll run` names, that of the installation
-// of this library, or that of the active environment.
+// The Python executable whose packages are used: the one that `compcoll run` names, else that of this
+// library's installation, else that of the active environment.
 std::string executable() {
   if (is_there(variable("COMPCOLL_PYTHON"))) return variable("COMPCOLL_PYTHON");
   Dl_info info;
@@ -91,7 +91,7 @@ void* load_libpython(const std::string& program, std::string* problem) {
   char real[PATH_MAX];
   std::string prefix = realpath(program.c_str(), real) ? folder_of(folder_of(real)) : "";
   const std::string name = COMPCOLL_LIBPYTHON;
-  // A program that embeds Python has loaded it; the symbols of two libraries would mix.
+  // A program that embeds Python has loaded libpython already. The symbols of two libraries would mix.
   if (void* found = dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD)) return found;
   if (dlsym(RTLD_DEFAULT, "Py_InitializeEx")) {
     *problem = "the program has another version of Python";
@@ -105,7 +105,7 @@ void* load_libpython(const std::string& program, std::string* problem) {
   return nullptr;
 }
 
-// Starts an interpreter as `program` would have it, with its packages and without handlers of signals.
+// Starts an interpreter with the packages of `executable()`, and without signal handlers.
 bool start(std::string* problem) {
   std::string program = executable();
   void* library = load_libpython(program, problem);
@@ -138,7 +138,7 @@ except (ImportError, RuntimeError) as error:
     sys._compcoll_problem = (str(error).splitlines() or [repr(error)])[0]
 )";
 
-// The module gives `set_begin` what there is to do.
+// Imports the module that passes a function to `set_begin`.
 bool import(std::string* problem) {
   int state = py<int>("PyGILState_Ensure");
   if (py<int>("PyRun_SimpleString", import_program)) *problem = "see above";
@@ -188,8 +188,8 @@ void set_begin(int (*mark)()) { mark_world = mark; }
 }  // namespace layer
 }  // namespace compcoll
 
-// True if the interpreter was started here. A program that embeds Python, such as LAMMPS, may finalize it
-// before MPI ends; then it ends with MPI.
+// True if the interpreter was started here. In that case the interpreter lives until MPI ends, even if
+// a program that embeds Python, such as LAMMPS, finalizes it earlier.
 extern "C" __attribute__((visibility("default"))) int compcoll_owns_python() {
   return compcoll::layer::main_thread != nullptr;
 }

@@ -36,7 +36,7 @@ struct Withheld {
   }
 };
 
-// A receive that MPI has posted on the program's buffer, and whose message has not been looked at.
+// A receive posted on the program's buffer, whose message the layer has not looked at yet.
 struct InPlace {
   Range bytes, first;  // `first` may take a first message
   uint64_t number;
@@ -45,7 +45,7 @@ struct InPlace {
 
 struct Landings {
   std::mutex mutex;
-  std::map<uint8_t*, InPlace> in_place;  // by their first bytes; no two have bytes in common
+  std::map<uint8_t*, InPlace> in_place;  // by their first bytes; no two overlap
   std::vector<Range> written;  // memory that the layer is writing to
   uint64_t n = 0;
 };
@@ -65,7 +65,7 @@ void each_in_place(const Range& bytes, Visit&& visit) {
     if (one->second.bytes.meets(bytes)) visit(one->second);
 }
 
-// The last receives of MPI's, by their requests: few enough that remembering one takes no time.
+// The last receives that MPI carries out by itself, by their requests. Remembering one takes no time.
 struct ReceiveByMpi {
   std::atomic<uint8_t*> begin{nullptr}, end{nullptr};
   bool meets(const Range& bytes) const {
@@ -98,7 +98,7 @@ void remember_receive_by_mpi(Word request, const Range& bytes) {
 // -- receives in place
 
 bool Landing::receive_in_place(const Range& bytes, uint64_t first_nbytes) {
-  if (bytes.begin == bytes.end) return true;  // memory that nobody else has
+  if (bytes.begin == bytes.end) return true;  // no other receive has this memory
   Landings& all = landings();
   std::lock_guard<std::mutex> lock(all.mutex);
   bool free = std::none_of(all.written.begin(), all.written.end(),
@@ -118,7 +118,7 @@ void Landing::looked(uint64_t nbytes) {
   std::lock_guard<std::mutex> lock(all.mutex);
   if (!in_place_) return;
   auto found = all.in_place.find(in_place_);
-  // Holds the lock, so that no later message is written there in between.
+  // The lock is held, so no later message can be written there meanwhile.
   for (const Withheld& one : found->second.withheld) one.write({in_place_, in_place_ + nbytes});
   all.in_place.erase(found);
   in_place_ = nullptr;
@@ -151,7 +151,7 @@ void Landing::end_write() {
 }
 
 void Landing::write_around(const Range& bytes, const std::function<void(const Write&)>& visit_all) {
-  std::vector<InPlace> guarded;  // in the order of their places, with the bytes to write there later
+  std::vector<InPlace> guarded;  // in the order of addresses, with the bytes to write there later
   Landings& all = landings();
   {
     std::lock_guard<std::mutex> lock(all.mutex);

@@ -13,8 +13,8 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-// Seconds for which pending calls may continue when MPI ends. Nobody waits for their requests; in a correct
-// program their messages have arrived.
+// Seconds for which pending calls may continue when MPI ends. The program does not wait for them; if it is
+// correct, their messages have arrived.
 constexpr double last_seconds = 1;
 
 int asked = -1;  // the thread level that the program gets, if MPI's differs
@@ -61,13 +61,13 @@ void end_layer() {
   try {
     end_requests(last_seconds);
     receive_notices(last_seconds);
-  } catch (...) { code_of_exception(); }  // threads end in any case, before MPI does
+  } catch (...) { code_of_exception(); }  // the threads must end before MPI in any case
   recorder.end();
   without_python();
   stop_engine();
   end_comms();
   is_enabled = false;
-  ReleaseGil::save = nullptr;  // nobody can tell who holds the GIL of an ending interpreter
+  ReleaseGil::save = nullptr;  // the holder of an ending interpreter's GIL is unknown
 }
 
 }  // namespace layer
