@@ -119,7 +119,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
 
   // True if the last large message that a GPU has received was uncompressed.
   std::atomic<bool> gets_plain{false};
-  // True if MPI may carry out a nonblocking receive of it.
+  // True if MPI may carry out a nonblocking receive on this communicator.
   std::atomic<bool> receives_by_mpi{false};
   std::atomic<bool> gone{false};  // true if MPI has freed it; messages may still be pending
   int n_wrappers = 1;  // wrappers with these settings

@@ -12,7 +12,7 @@ const engine::Library& engine_library();
 // Starts the threads that nonblocking calls need; false if one of them cannot be started.
 bool start_threads();
 void start_engine(bool threaded, double stall_seconds, engine::ThreadMain main);
-// Text for tasks that made no progress for so long.
+// Error text for tasks that made no progress within COMPCOLL_TIMEOUT.
 std::string late_text();
 
 // Ends the engine, before MPI does.

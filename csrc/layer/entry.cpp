@@ -20,8 +20,8 @@ std::vector<Function>& functions() {
 }  // namespace layer
 }  // namespace compcoll
 
-// The layer's function with this name, for csrc/preload/preload.cpp. `behind` finds the function that it calls
-// next.
+// The layer's function with this name, for csrc/preload/preload.cpp. `behind` finds the function that it
+// calls next.
 extern "C" __attribute__((visibility("default"))) void* compcoll_preloaded(void* (*behind)(const char*),
                                                                            bool (*is_own)(const void*),
                                                                            const char* name) {

@@ -15,14 +15,14 @@ int hook(void* object, std::string* problem);
 // Like `hook`, for the object that contains the caller.
 void hook_caller(const void* caller);
 
-// True if the caller is in that object.
+// True if the caller is in the object that was last passed to `hook`.
 bool is_of_hooked(const void* caller);
 
 // Rewrites the slots of Open MPI's Fortran libraries, which call the PMPI functions of C, to the layer's
 // functions. Does nothing if no object was loaded since the last time.
 void hook_fortran();
 
-// The address in the program if the call came through such a library, else `caller` itself.
+// The address in the program if the call came through a Fortran library, else `caller` itself.
 const void* caller_beyond_fortran(const void* caller);
 
 }  // namespace layer
