@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 # distutils: language = c++
-"""Bindings of what needs no MPI: the CPU codecs, one call each, without the GIL, and schedules.
+"""Bindings of code that needs no MPI: schedules, and single calls of the CPU codecs without the GIL.
 
-The table of csrc/abi.h is known here, and no codec by name.
+Codecs come from the table of csrc/abi.h; none is known here by name.
 """
 
 import os
@@ -42,7 +42,7 @@ def level():
 
 
 def set_level(str name):
-    """Use one of `available_levels()`; for tests. Not to be called while a codec runs."""
+    """Switch to one of `available_levels()`; for tests. No codec may be running."""
     global active
     names = available_levels()
     if name not in names:
@@ -74,7 +74,7 @@ cdef const Codec* kernels(int codec) except NULL:
 
 
 def can_add(int codec):
-    """Whether frames of a codec can be summed without decoding."""
+    """True if frames of a codec can be summed without decoding."""
     return codec >= 0 and kernels(codec).add != NULL
 
 
@@ -101,7 +101,7 @@ cdef const uint8_t* begin(const uint8_t[::1] view) noexcept:
 
 def encode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] src, uint8_t[::1] dst,
            const uint8_t[::1] base=None):
-    """(payload bytes or a negative status, bound of real numbers, params as the codec left them)."""
+    """Return (payload bytes or a negative status, bound of real numbers, params as the codec left them)."""
     cdef const Codec* found = kernels(codec)
     cdef Args args = arguments(dtype, shape, params)
     cdef const uint8_t* s = begin(src)
@@ -117,7 +117,7 @@ def encode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] s
 
 def reconstruct(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] src, uint8_t[::1] dst,
                 uint8_t[::1] values):
-    """`encode` that writes what decoding gives to `values`, which may be `src`."""
+    """Like `encode`, but also writes the decoded values to `values`, which may be `src`."""
     cdef const Codec* found = kernels(codec)
     cdef Args args = arguments(dtype, shape, params)
     cdef const uint8_t* s = begin(src)
@@ -132,7 +132,7 @@ def reconstruct(int codec, int dtype, tuple shape, tuple params, const uint8_t[:
 
 def decode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] payload, uint8_t[::1] dst,
            const uint8_t[::1] base=None, bint past_cache=False):
-    """0 or a negative status; ``base``: as many bytes as ``dst``, for codecs that need one."""
+    """Return 0 or a negative status. ``base``: as many bytes as ``dst``, for codecs that need one."""
     cdef const Codec* found = kernels(codec)
     cdef Args args = arguments(dtype, shape, params)
     cdef const uint8_t* p = begin(payload)
@@ -148,7 +148,7 @@ def decode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] p
 
 def decode_add(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] payload,
                uint8_t[::1] dst, int acc_dtype):
-    """0, a negative status, or None where the codec has no fused form."""
+    """Return 0, a negative status, or None if the codec has no fused form."""
     cdef const Codec* found = kernels(codec)
     cdef Args args = arguments(dtype, shape, params)
     cdef const uint8_t* p = begin(payload)
@@ -164,7 +164,7 @@ def decode_add(int codec, int dtype, tuple shape, tuple params, const uint8_t[::
 
 def add(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] a, const uint8_t[::1] b,
         uint8_t[::1] dst):
-    """(payload bytes of the sum or a negative status, bound, params as the codec left them)."""
+    """Return (payload bytes of the sum or a negative status, bound, params as the codec left them)."""
     cdef const Codec* found = kernels(codec)
     cdef Args args = arguments(dtype, shape, params)
     cdef const uint8_t* pa = begin(a)
@@ -178,7 +178,7 @@ def add(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] a, c
 
 
 def modulus_bound(bint parts, double bound):
-    """The bound of |x - x'| where the ``parts`` of complex numbers have this one; else the bound itself."""
+    """Bound of |x - x'| for complex numbers whose ``parts`` have this bound; else the bound itself."""
     return complex_bound(parts, bound)
 
 

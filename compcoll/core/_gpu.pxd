@@ -1,4 +1,4 @@
-"""Declarations of what codecs and the engine need of GPUs (csrc/engine) for Cython."""
+"""Declarations of the engine's GPU code (csrc/engine) for Cython."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool

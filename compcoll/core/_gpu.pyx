@@ -1,8 +1,8 @@
 # cython: language_level=3
 # distutils: language = c++
-"""Bindings of what the engine has of GPUs (csrc/engine): kernels, and single operations on their memory.
+"""Bindings of the engine's GPU code (csrc/engine): kernels, and single operations on GPU memory.
 
-A GPU is named by its number, `NO_GPU` stands for the host, and memory by its address.
+GPUs are given by number (`NO_GPU` is the host), and memory by address.
 """
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
@@ -25,12 +25,12 @@ NO_GPU = -1
 
 
 def has_driver() -> bool:
-    """Whether NVIDIA's driver is installed; it is not asked to begin."""
+    """True if NVIDIA's driver is installed; does not initialize it."""
     return has_driver_()
 
 
 def gpu_of(uint64_t address) -> int:
-    """The number of the GPU that memory lies on, or `NO_GPU`."""
+    """Number of the GPU that memory lies on, or `NO_GPU`."""
     cdef int found
     with nogil:
         found = c_gpu_of(<void*><uintptr_t>address)
@@ -38,7 +38,7 @@ def gpu_of(uint64_t address) -> int:
 
 
 def add_kernels(int gpu, dict functions):
-    """Give the engine kernels of a GPU: CUDA's handles by name."""
+    """Give the engine a GPU's kernels: CUDA's handles by name."""
     cdef CGpu* own
     with nogil:
         own = gpu_by_number(gpu)
@@ -54,17 +54,17 @@ cdef void find_stream(int gpu, vector[void*]* streams) noexcept with gil:
         stream = _find_stream(gpu)
         if stream is not None:
             streams.push_back(<void*><uintptr_t>stream)
-    except BaseException:  # a library that is being imported, or ends
+    except BaseException:  # the library is being imported, or is shutting down
         pass
 
 
 def set_find_stream(find):
-    """Have calls ask for the current stream of a library that tells it in Python alone.
+    """Set the function that finds the current stream of a library that tells it in Python alone.
 
     Parameters
     ----------
     find : callable or None
-        ``find(gpu)`` gives CUDA's handle, or None.
+        ``find(gpu)`` returns CUDA's handle, or None.
     """
     global _find_stream
     _find_stream = find
@@ -83,7 +83,7 @@ cdef list listed(const vector[KernelName]& names):
 
 
 def encoders(str codec, uint32_t dtype, tuple params, uint32_t ndim=1) -> list:
-    """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, its threads."""
+    """Kernels that make a frame, in order: (file of csrc/cuda, name, values per block, threads per block)."""
     cdef uint64_t[2] words = params
     return listed(c_encoders(codec.encode(), dtype, words, ndim))
 
@@ -100,7 +100,7 @@ def adders(str codec, uint32_t dtype) -> list:
 
 
 def converters(uint32_t dtype, uint32_t into) -> list:
-    """The kernel between a 16-bit float and float32, either way."""
+    """The kernel that converts between a 16-bit float and float32, in either direction."""
     return listed(c_converters(dtype, into))
 
 
@@ -110,19 +110,19 @@ def largest(uint32_t dtype) -> list:
 
 
 def payload_nbytes(str codec, uint32_t dtype, uint64_t n, tuple params) -> int:
-    """Payload bytes of so many values in a row; -1 where that depends on more than their number."""
+    """Payload bytes of ``n`` values in a row; -1 if they depend on more than ``n``."""
     cdef uint64_t[2] words = params
     return c_payload_nbytes(codec.encode(), dtype, n, words)
 
 
 cdef class Operation:
-    """One operation, which comes after what the caller has started on a GPU.
+    """One operation, ordered after the work that the caller has started on a GPU.
 
     Parameters
     ----------
     gpu : int
     coding : Coding, optional
-        Codecs of arrays that are encoded.
+        Codecs for arrays to encode.
     streams : sequence of int
         Streams besides the caller's current ones.
     """
@@ -139,20 +139,20 @@ cdef class Operation:
         self.check()
 
     def encode(self, uint64_t address, uint32_t dtype, shape, double carried, bint checksum):
-        """Encode an array of the GPU; the frame is this operation's."""
+        """Encode an array on the GPU; the operation owns the frame."""
         cdef vector[uint64_t] dims = shape
         with nogil:
             self.own.get().encode(<void*><uintptr_t>address, dtype, dims, carried, checksum)
         self.wait()
 
     def open(self, uint64_t address, uint64_t nbytes, int gpu):
-        """Look at the header of a frame."""
+        """Read the header of a frame."""
         with nogil:
             self.own.get().open(<void*><uintptr_t>address, nbytes, gpu)
         self.wait()
 
     def decode(self, uint64_t address, uint32_t dtype, uint64_t n, int gpu, bint adding):
-        """Decode the frame that was opened, or add its values."""
+        """Decode the opened frame, or add its values."""
         with nogil:
             self.own.get().decode(<void*><uintptr_t>address, dtype, n, gpu, adding)
         self.wait()
@@ -167,7 +167,7 @@ cdef class Operation:
 
     @property
     def frame(self):
-        """Address, bytes, and whether it lies on the GPU, of the frame that was made."""
+        """Address and size in bytes of the encoded frame, and True if it lies on the GPU."""
         cdef const CFrame* frame = &self.own.get().frame()
         return <uintptr_t>frame.memory, frame.nbytes, frame.gpu != NULL
 

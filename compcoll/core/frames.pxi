@@ -1,6 +1,6 @@
-# Frames (csrc/engine/frame.h, coding.h): a call for each way, and the exceptions for those that are damaged.
+# Frames (csrc/engine/frame.h, coding.h): encoding, decoding, and the exceptions for damaged frames.
 
-#: Statuses of the functions of csrc/abi.h in words.
+#: Texts of the statuses of csrc/abi.h.
 STATUS = {
     NONFINITE: "a NaN or an infinity",
     UNREPRESENTABLE: "a value that the codec cannot represent",
@@ -24,10 +24,11 @@ _DAMAGE = (
 )
 
 cdef dict _TYPENUMS = {code: dtype.num for dtype, code in dtypes.CODES.items()}
-#: Bytes of an array from which Python's lock is released: getting it back may take as long as smaller ones.
+#: Smallest array in bytes for which Python's lock is released: coding smaller ones may take less time than
+#: getting the lock back.
 cdef enum:
     RELEASE_NBYTES = 1 << 15
-#: Where sums find memory for what they add.
+#: Scratch memory of sums.
 cdef CPool* _pool = new CPool(0)
 
 
@@ -41,7 +42,7 @@ cdef tuple shape_of(const CHeader* header):
 
 
 cdef object damaged(Damage damage, const uint8_t* data, uint64_t available, const CHeader* header):
-    """The exception for a header that is not sound."""
+    """The exception for a damaged header."""
     if damage == Damage.SHORT:
         return FrameError(_DAMAGE[1].format(available=available))
     code = header.dtype
@@ -54,7 +55,7 @@ cdef object damaged(Damage damage, const uint8_t* data, uint64_t available, cons
 
 
 cdef object exception_of(const Error* error):
-    """The exception for an error of csrc/engine/coding.h that ranks and MPI have no part in."""
+    """The exception for an error of csrc/engine/coding.h that involves neither other ranks nor MPI."""
     cdef const CHeader* header = &error.header
     if error.problem == Problem.HEADER:
         return damaged(<Damage>error.status, error.bytes, error.available, header)
@@ -100,7 +101,7 @@ def read_header(cnp.ndarray data not None, available=None):
 
 
 def write_header(info, uint8_t[::1] frame not None, bint complete=True):
-    """Write the header of a `compcoll.FrameInfo`, with checksums where it is `complete`."""
+    """Write the header of a `compcoll.FrameInfo`, with checksums if it is `complete`."""
     cdef CHeader h
     cdef int i
     if frame.shape[0] < <Py_ssize_t>(HEADER_NBYTES + (info.payload_nbytes if complete else 0)):
@@ -119,7 +120,7 @@ def write_header(info, uint8_t[::1] frame not None, bint complete=True):
 
 
 def check_out(out, int code, uint64_t n, bint adding):
-    """Raise where an array cannot take the values of a frame, or have them added."""
+    """Raise an exception if an array cannot hold a frame's values, or have them added."""
     needed = dtypes.dtype_of(wide(code) if adding else code)
     if out.dtype != needed:
         raise TypeError(f"out has dtype {out.dtype}, and the frame needs {needed}")
@@ -138,7 +139,7 @@ cdef CReference reference_to(base, uint64_t number) except *:
 
 
 cdef class CodecCall:
-    """A thread's call of codecs that are not in the table: what owns its memory, and what one raised."""
+    """A thread's call of codecs that are not in the table: owners of its memory, and a codec's exception."""
 
 
 cdef class Coding:
@@ -147,25 +148,26 @@ cdef class Coding:
     Parameters
     ----------
     dtype : numpy.dtype, optional
-        None where frames are only decoded.
+        None if frames are only decoded.
     lossless : bool
-        Whether a lossless codec was asked for.
+        True if a lossless codec was asked for.
     codecs : tuple of Codec
-        Their `Codec.table_entry` gives places in the table of codecs and parameters.
+        `Codec.table_entry` gives each one's place in the table of codecs, and its parameters.
     decoder : callable, optional
-        ``decoder(frame, dst)`` decodes a sound frame of a codec that is not in the table; a status.
+        ``decoder(frame, dst)`` decodes an intact frame of a codec that is not in the table, and returns a
+        status.
     guard : callable
-        Makes the context in which codecs that are not in the table are called.
+        Returns the context manager for calls of codecs that are not in the table.
     parts : bool
-        Whether arrays of a real dtype are parts of complex numbers, whose errors bounds are then.
+        True if arrays of a real dtype are parts of complex numbers; bounds are then of the complex errors.
     plain : bool
-        Whether the engine's frames have no checksum, as messages of MPI have none.
+        True if the engine's frames have no checksum, like messages of MPI.
 
     Attributes
     ----------
     codecs : tuple of Codec
     failed : BaseException or None
-        What a codec that is not in the table has raised last, while the engine called it.
+        Last exception of a codec that is not in the table, raised while the engine called it.
     """
 
     def __init__(
@@ -192,19 +194,19 @@ cdef class Coding:
 
     def encode(self, cnp.ndarray array not None, out=None, double carried=0.0, bint checksum=True,
                cnp.ndarray base=None, uint64_t number=0):
-        """The frame of an array of the dtype, as `Codec.encode` has it.
+        """Encode an array of the dtype, as `Codec.encode` does.
 
-        ``base`` is contiguous, and has the array's bytes; its number stands in frames of differences to it.
+        ``base`` is contiguous, and as large as the array; frames of differences to it contain its ``number``.
         """
         cdef CFrame frame
         frame.header.has_checksum = checksum
         return self.encode_to(array, out, &frame, carried, NULL, reference_to(base, number))
 
     def reconstruct(self, cnp.ndarray array not None, out, cnp.ndarray values not None):
-        """Encode an array, and say whether ``values`` hold what the frame decodes to.
+        """Encode an array; return the frame, and True if ``values`` hold what it decodes to.
 
-        They do where the codec gives them on the way; else they are undefined. They are contiguous, like
-        ``array`` otherwise, and may be it: it is unchanged if they do not.
+        Not every codec gives the decoded values. ``values`` are contiguous, like ``array`` otherwise, and may
+        be ``array`` itself. If the result is False, ``array`` is unchanged, and other ``values`` undefined.
         """
         cdef CFrame frame
         cdef CReference base
@@ -213,7 +215,7 @@ cdef class Coding:
         return made, frame.settled
 
     cdef object enter(self, CodecCall call):
-        """Make a call this thread's; the one that it is made in, if any."""
+        """Make a call this thread's current one; return the call that it is nested in, if any."""
         thread = PyThread_get_thread_ident()
         outer = self.calls.get(thread)
         self.calls[thread] = call
@@ -226,7 +228,7 @@ cdef class Coding:
             self.calls[PyThread_get_thread_ident()] = outer
 
     cdef object encode_to(self, array, out, CFrame* frame, double carried, uint8_t* values, CReference base):
-        """Fill in a frame; a view of its memory."""
+        """Fill in a frame; return a view of its memory."""
         cdef CHeader* header = &frame.header
         cdef cnp.npy_intp need
         cdef uint8_t[::1] room
@@ -270,7 +272,7 @@ cdef class Coding:
 
     def decode(self, cnp.ndarray data not None, cnp.ndarray out=None, bint adding=False,
                cnp.ndarray base=None):
-        """The values of a frame, in ``out`` or a new array, or added to ``out``.
+        """Decode a frame to ``out`` or a new array, or add its values to ``out``.
 
         ``base`` is contiguous.
         """
@@ -309,12 +311,12 @@ cdef class Coding:
 
     @property
     def is_compiled(self):
-        """Whether all codecs are in the table."""
+        """True if all codecs are in the table."""
         return not self.calls_back
 
 
 cdef object array_at(const CHeader* header, const void* memory, owner):
-    """Memory as an array of a frame's dtype and shape; of an owner, if it has one."""
+    """Memory as an array of a frame's dtype and shape; its base is the owner, if there is one."""
     array = cnp.PyArray_SimpleNewFromData(
         header.ndim, <cnp.npy_intp*>header.shape, _TYPENUMS[header.dtype], <void*>memory)
     if owner is not None:
@@ -330,7 +332,7 @@ cdef object bytes_at(const void* memory, cnp.npy_intp nbytes, owner):
 
 
 cdef object check_status(str codec, str method, value, str expected):
-    """RuntimeError for a value that a faulty codec returns in place of a status."""
+    """Raise RuntimeError if a faulty codec has returned a value that is no status."""
     if value not in STATUS:
         raise RuntimeError(
             f"codec {codec!r}: {method} returned {value}, which is neither {expected} nor a status, "
@@ -339,7 +341,7 @@ cdef object check_status(str codec, str method, value, str expected):
 
 
 cdef int64_t failed(Coding coding, CodecCall call, problem) noexcept:
-    """Keep what a codec raised: for the thread's call, or the engine, whose memory no array may outlive."""
+    """Keep a codec's exception for the thread's call, or the engine, whose memory no array may outlive."""
     if call is not None:
         call.failure = problem
     else:
@@ -379,7 +381,7 @@ cdef int64_t call_decode(void* context, const CFrame& frame, void* dst) noexcept
         with coding.guard():
             data = bytes_at(frame.memory, frame.nbytes, None if call is None else call.read)
             data.flags.writeable = False
-            if scratch:  # which the codec may keep, and the pool gets back
+            if scratch:  # the codec may keep its array, but the pool reuses this memory
                 out = np.empty(shape_of(header), dtypes.dtype_of(header.dtype))
             else:
                 out = array_at(header, dst, None if call is None else call.written)

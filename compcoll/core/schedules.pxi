@@ -1,4 +1,4 @@
-# Schedules as compiled code has them.
+# Schedules in compiled form.
 
 from libc.stdint cimport uintptr_t
 from libcpp.memory cimport make_shared
@@ -16,7 +16,7 @@ cdef extern from * nogil:
 
 
 cdef class Compiled:
-    """A schedule as compiled code has it.
+    """A schedule in compiled form.
 
     Parameters
     ----------

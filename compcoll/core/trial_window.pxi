@@ -1,4 +1,4 @@
-# How often calls of one kind were made, and how long they took (csrc/layer/trial_window.h).
+# Number and duration of calls of one kind (csrc/layer/trial_window.h).
 
 
 cdef class TrialWindow:
@@ -7,20 +7,20 @@ cdef class TrialWindow:
     Parameters
     ----------
     most : int
-        Calls of the block.
+        Number of calls in the block.
     skip : int
-        Those at its beginning that are not measured.
+        Number of calls at its beginning that are not measured.
 
     Attributes
     ----------
     calls : int
-        Those that have started.
+        Number of calls that have started.
     since : float
-        Start of the first measured one, in seconds of a clock without a fixed beginning; 0 before that.
+        Start of the first measured call, in seconds of a clock with an arbitrary origin; 0 before that.
     seconds : float
-        In measured calls that have ended, on this rank.
+        Time in measured calls that have ended, on this rank.
     raw_nbytes, wire_nbytes : int
-        Bytes that this rank sent in these, before and after compression.
+        Bytes that this rank sent in these calls, before and after compression.
     """
 
     def __init__(self, int64_t most, int64_t skip=0):

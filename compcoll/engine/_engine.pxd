@@ -1,4 +1,4 @@
-"""Declarations of what other extensions use of _engine."""
+"""Declarations of _engine that other extensions use."""
 
 from libc.stdint cimport uint64_t
 from libcpp cimport bool as cbool

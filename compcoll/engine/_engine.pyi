@@ -1,4 +1,4 @@
-"""Types of prepared calls; what else is there is not typed."""
+"""Types of prepared calls; the rest of _engine is not typed."""
 
 from typing import Any
 

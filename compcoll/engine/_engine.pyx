@@ -35,10 +35,10 @@ include "coding.pxi"
 include "shared_memory.pxi"
 
 
-#: How a wait ended.
+#: Outcomes of a wait.
 DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER = range(5)
 
-#: When workers help: with calls that take long while cores are free, with all of these, or with all calls.
+#: When workers help: in long calls, as many as there are free cores; in long calls, all; in all calls.
 FREE, NAMED, ALWAYS = range(3)
 
 cdef CEngine* engine = NULL
@@ -47,14 +47,14 @@ stall_seconds = inf
 
 
 def start(bint threaded, double seconds):
-    """Make the process's engine, where there is none yet.
+    """Make the process's engine, if there is none yet.
 
     Parameters
     ----------
     threaded : bool
-        Whether threads of its own may call MPI.
+        True if the engine's threads may call MPI.
     seconds : float
-        Time without any message after which a wait is given up.
+        Time without any message after which a wait gives up.
     """
     global engine, stall_seconds
     if engine == NULL:
@@ -89,7 +89,7 @@ def set_workers(int n, int help=FREE):
 
     ``help``: `FREE`, `NAMED` or `ALWAYS`, see csrc/engine/workers.h.
     """
-    with nogil:  # threads that end need the interpreter's lock
+    with nogil:  # ending threads need the interpreter's lock
         engine.set_workers(n, <CHelp>help)
 
 
@@ -137,11 +137,11 @@ cdef class PreparedCall:
     decision : Decision
     compiled : Compiled
     coding, inside : Coding
-        Between nodes, and inside them.
+        Codecs between nodes, and inside them.
     neighbours : Neighbours or None
         Ranks that share memory with this one.
     direct : bool
-        Whether MPI takes frames in memory of GPUs.
+        True if MPI takes frames in GPU memory.
     """
 
     cdef readonly object decision
@@ -158,7 +158,7 @@ cdef class PreparedCall:
 
     @property
     def failed(self):
-        """The exception that a codec of another package has raised; None where none has."""
+        """The exception that a codec of another package has raised, or None."""
         return self.coding.failed if self.inside.failed is None else self.inside.failed
 
 
@@ -169,7 +169,7 @@ def stalled():
 
 
 def set_oversubscribed():
-    """Leave cores to other ranks of the node while a long call waits: they are more than cores."""
+    """Leave cores to other ranks while a long call waits, since the node has more ranks than cores."""
     engine.progress().set_oversubscribed()
 
 

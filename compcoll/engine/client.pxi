@@ -1,6 +1,6 @@
-# Calls of a client that holds no requests itself, as torch's backend.
+# Calls of a client that holds no requests itself, such as torch's backend.
 
-#: Groups in flight by their numbers: MPI may write to the memory that they refer to.
+#: Groups in flight by number: MPI may write to their buffers.
 _in_flight = {}
 cdef uint64_t n_groups = 0
 
@@ -11,7 +11,7 @@ cdef class OperationGroup:
     Parameters
     ----------
     comm : MPI.Intracomm
-        Marked.
+        A marked communicator.
     work : object
         The operation; `take_ended` returns it.
     """
@@ -69,7 +69,7 @@ cdef class OperationGroup:
             self.own.get().add(place, told, self.marked_comm.get())
 
     cdef keep(self):
-        """Add the group to the table once: `take_ended` may take it from there before a wait sees its end."""
+        """Add the group to the table once: `take_ended` may remove it before a wait sees its end."""
         if not self.is_listed:
             self.is_listed = True
             _in_flight[self.number] = self
@@ -81,7 +81,7 @@ cdef class OperationGroup:
             self.own.get().submit()
 
     def wait(self, double seconds):
-        """Wait at most so long; True if all calls have completed.
+        """Wait for at most ``seconds``; True if all calls have completed.
 
         Raises
         ------
@@ -138,7 +138,7 @@ cdef class Notes:
     cdef vector[CNote] own
 
     def read(self):
-        """Of each call as `last_of` has it."""
+        """Each call's outcome, in the form that `last_of` returns."""
         cdef size_t i
         return [
             last_from(self.own[i].outcome) if self.own[i].outcome.get() != NULL
@@ -148,9 +148,9 @@ cdef class Notes:
 
 
 def take_ended(double seconds) -> list:
-    """Operations of submitted groups that have ended.
+    """Return the operations of submitted groups that have ended.
 
-    Waits for the first one, at most so long, or for `wake_client`.
+    Waits for the first one, for at most ``seconds``, or until `wake_client`.
     """
     cdef vector[uint64_t] numbers
     with nogil:
@@ -160,5 +160,5 @@ def take_ended(double seconds) -> list:
 
 
 def wake_client():
-    """Have a thread in `take_ended` return."""
+    """Make a thread in `take_ended` return."""
     c_wake_client()

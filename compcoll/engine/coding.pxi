@@ -1,10 +1,10 @@
-# Statistics that a run of the engine gives.
+# Statistics of a run of the engine.
 
 from math import isnan
 
 
 def memory_at(uintptr_t address, size_t nbytes):
-    """Bytes of memory as a uint8 array, which does not own them."""
+    """Memory as a uint8 array that does not own it."""
     return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
 
 
@@ -14,9 +14,9 @@ cdef class RunStatistics:
     Attributes
     ----------
     seconds : float
-        From its begin to its end.
+        Time from the run's beginning to its end.
     base_nbytes : int
-        Of the values that are kept until the call starts again.
+        Bytes of the values that are kept until the call starts again.
     """
 
     @property
@@ -45,12 +45,12 @@ cdef class RunStatistics:
 
     @property
     def bound(self):
-        """Largest absolute error of any value of the result, None where it is not known."""
+        """Largest absolute error of any value of the result, or None if unknown."""
         return None if isnan(self.stats.bound) else self.stats.bound
 
     @property
     def codecs(self):
-        """Frames encoded, by the codec that they name."""
+        """Number of encoded frames, by the codec that they name."""
         cdef size_t i
         cdef dict used = {}
         for i in range(self.stats.used.size()):
@@ -60,13 +60,13 @@ cdef class RunStatistics:
 
     @property
     def dimensions(self):
-        """Frames encoded, by the number of dimensions of their blocks."""
+        """Number of encoded frames, by the number of dimensions of their blocks."""
         cdef int ndim
         return {ndim: self.stats.dimensions[ndim] for ndim in range(4) if self.stats.dimensions[ndim]}
 
     @property
     def stages(self):
-        """Seconds of encoding and decoding, over all threads, of waiting, and in all."""
+        """Seconds of encoding and decoding (summed over threads), of waiting, and in all."""
         return {
             "encode": self.stats.encode_seconds, "decode": self.stats.decode_seconds,
             "wait": self.stats.wait_seconds, "total": self.seconds,

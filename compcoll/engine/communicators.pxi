@@ -1,12 +1,12 @@
 # Marked communicators.
 
 def marked_count() -> int:
-    """How many communicators are marked; for tests."""
+    """Number of marked communicators; for tests."""
     return c_n_marked()
 
 
 def is_drained(comm) -> bool:
-    """Whether no message of a marked communicator is under way; for tests."""
+    """True if no message of a marked communicator is in flight; for tests."""
     cdef cbool drained
     cdef CComm* own = marked(comm)
     with nogil:
@@ -22,13 +22,13 @@ cdef CComm* marked(comm) except NULL:
 
 
 def number_of(comm) -> int:
-    """The number of a marked communicator; 0 of any other."""
+    """The number of a marked communicator; 0 for any other."""
     cdef CComm* found = c_find(handle(comm))
     return 0 if found == NULL else found.number()
 
 
 def renew(comm, tuple settings):
-    """Give a marked communicator other settings; see `mark`. Local: all ranks do so before the same call."""
+    """Change a marked communicator's settings; see `mark`. Local: all ranks do so before the same call."""
     marked(comm).renew(settings_of(settings))
 
 
@@ -54,17 +54,17 @@ def mark(comm, tuple settings, uint64_t key, side) -> int:
     comm : MPI.Intracomm
     settings : tuple
         (smallest message in bytes, ``strict``, whether rules look at names, whether all ranks have threads,
-        whether MPI takes memory of GPUs, smallest whole buffer on GPUs that is the engine's though it is not
-        compressed, whether one rank's memory tells where that of all lies)
+        whether MPI takes GPU memory, smallest whole buffer on GPUs that the engine carries even if it is not
+        compressed, whether one rank's memory tells where all ranks' memory is)
     key : int
-        The same on all ranks, and of no other communicator.
+        Equal on all ranks, and different from other communicators' keys.
     side : object
-        Python's side of it.
+        Python's side of the communicator.
 
     Returns
     -------
     int
-        Its number.
+        The communicator's number.
     """
     cdef Settings own = settings_of(settings)
     cdef Word mine = handle(comm)
@@ -78,7 +78,7 @@ def mark(comm, tuple settings, uint64_t key, side) -> int:
 
 
 def duplicate(comm, tuple settings, uint64_t key, side, bytes words):
-    """Make a marked duplicate of a communicator, which ``words`` tell from others; collective.
+    """Make a marked duplicate of a communicator, identified by ``words``; collective.
 
     Returns
     -------
@@ -97,14 +97,14 @@ def duplicate(comm, tuple settings, uint64_t key, side, bytes words):
 
 
 def find_duplicate(comm, bytes words):
-    """The handle and the key of a duplicate with the same words, in no error state; or None."""
+    """Handle and key of a duplicate with these ``words`` that is in no error state, or None."""
     cdef string told = words
     cdef CComm* found = c_find_duplicate(handle(comm), told)
     return None if found == NULL else (found.handle, found.origin.get().key)
 
 
 def share_duplicate(Word own):
-    """Give a duplicate that was found one user more; its handle."""
+    """Count one more user of a duplicate that was found; return its handle."""
     c_find(own).n_wrappers += 1
     return own
 
@@ -115,12 +115,12 @@ def duplicates_of(comm) -> list:
 
 
 def side_of(uint64_t number):
-    """Python's side of a marked communicator; None where it has none yet."""
+    """Python's side of a marked communicator, or None if it has none yet."""
     return held_objects.get(number)
 
 
 def lineage(uint64_t number):
-    """Where a communicator comes from: its parent's number, its ranks as that counts them, and its own key.
+    """The origin of a communicator: its parent, its ranks in the parent's numbering, and its own key.
 
     Returns
     -------
@@ -144,12 +144,12 @@ cdef lineage_of(OriginRef origin):
 
 
 def set_side(uint64_t number, side):
-    """Give a marked communicator, or one that others were made of, Python's side."""
+    """Set the Python side of a marked communicator, or of one that others were made from."""
     held_objects[number] = side
 
 
 def place_of(uint64_t number):
-    """The handle of a communicator, and how many tags its calls have."""
+    """The handle of a communicator, and the number of tags for its calls."""
     cdef shared_ptr[CComm] comm = find_by(number)
     if comm.get() == NULL:
         raise ValueError(f"there is no communicator {number}")
@@ -157,17 +157,17 @@ def place_of(uint64_t number):
 
 
 def note_comm(comm):
-    """Have an object of mpi4py's be null when its communicator is freed with the one that it was made of."""
+    """Make an mpi4py object null when its communicator is freed with the one that it was made from."""
     note_object(handle(comm), <void*><uintptr_t>MPI._addressof(comm))
 
 
 def drop_comm(comm, _address_of=MPI._addressof):
-    """Forget an object of mpi4py's, which ends: compiled, so that no signal's handler runs in ``__del__``."""
+    """Forget an mpi4py object that ends. Compiled, so that no signal handler runs in ``__del__``."""
     drop_object(<void*><uintptr_t>_address_of(comm))
 
 
 def why_broken(comm) -> str:
-    """Why a communicator is in an error state; empty where it is not."""
+    """The reason for a communicator's error state; empty if it is in none."""
     cdef CComm* found = c_find(handle(comm))
     if found == NULL or not found.broken():
         return ""

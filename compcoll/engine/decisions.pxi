@@ -1,13 +1,13 @@
-# Decisions of Python on calls and messages that the layer has not seen before.
+# Python's decisions on calls and messages that the layer has not seen before.
 
 def set_most_calls(size_t n):
-    """Have communicators remember so many calls; for tests."""
+    """Set how many calls a communicator remembers; for tests."""
     global most_calls
     most_calls = n
 
 
 def forget_calls():
-    """Have all calls decided on anew, since more is known."""
+    """Discard all decisions, so that calls are decided anew with what is known now."""
     c_forget_calls()
 
 
@@ -25,25 +25,25 @@ cdef class Description:
     form : int
     is_message : bool
     is_uncompressed : bool
-        Whether a call is not to be compressed, and all that is to be decided is how its bytes travel.
+        True if the call is not to be compressed; only the transport of its bytes is to be decided.
     side : object
-        Python's side of the communicator; None where it has none yet, but its ``number``.
+        Python's side of the communicator; None if it has none yet, only its ``number``.
     nbytes : int
-        Bytes of the largest message; in a call that all ranks decide all of them know it.
+        Bytes of the largest message; all ranks know it in a call that all ranks decide.
     began : float
-        When the call started, in seconds of a clock without a fixed beginning.
+        When the call started, in seconds of a clock with an arbitrary origin.
     dtype : int
         Code of the elements of all blocks, in a call that all ranks decide.
     root : int
-        The rank that a message goes to, in place of a call's root.
+        A call's root, or the destination of a message.
     number : int
     name : str
-        Of the communicator, where rules look at it.
+        The communicator's name, if rules look at it.
     phase : int
-        The number of the policy in force, of those that the communicator has.
+        Number of the policy in force among the communicator's policies.
     send, recv : list of (int, int, tuple, int, int)
-        Blocks in the order of algorithms: elements, code of their type, shape, address or 0, and the number
-        of their GPU, -1 for the host.
+        Blocks in the order of algorithms: number of elements, code of their type, shape, address or 0, and
+        number of their GPU, -1 for the host.
     """
 
     cdef CDescription* own
@@ -76,11 +76,11 @@ cdef class Description:
         ----------
         reason : str
         refused : bool
-            Whether ``strict`` makes that an error.
+            True if ``strict`` makes that an error.
         idle : bool
-            Whether no call of the communicator is ever compressed.
+            True if no call of the communicator is ever compressed.
         trial : TrialWindow, optional
-            The calls for which the decision holds; all of them otherwise.
+            Calls for which the decision holds; all calls if None.
         """
         self.own.decline(decision_ref("", "mpi", reason, True, False), refused)
         self.own.idle = idle
@@ -95,13 +95,13 @@ cdef class Description:
         ----------
         prepared : PreparedCall
         trial : TrialWindow, optional
-            As of `decline`.
+            See `decline`.
         writes_back : bool
-            Whether the owner of a block takes the values that others decode.
+            True if the owner of a block takes the values that others decode.
         differs : bool
-            Whether its codec sends what changed since the last start.
+            True if the codec sends what has changed since the last start.
         sent, received : sequence of bool
-            Which of the blocks; all of them where nothing is given.
+            Blocks that the engine sends and receives; all blocks if empty.
         """
         cdef CPlannedSchedule part
         cdef vector[uint8_t] out, into
@@ -124,7 +124,7 @@ cdef class Description:
             self.own.plan.get().trial = trial.own
 
     def serve_message(self, Coding coding, decision, uint64_t step, tuple inner):
-        """Have messages like it sent in chunks of so many elements, from an array with these dimensions."""
+        """Send messages like this one in chunks of ``step`` elements; ``inner``: their array's dimensions."""
         codec = decision.codec
         self.own.send_in_chunks(
             coding.own, hold_python(coding),
@@ -133,7 +133,7 @@ cdef class Description:
         )
 
     def mask(self, out, into):
-        """Say with which ranks the engine has messages, of a call that pairs decide."""
+        """Set the ranks with which the engine exchanges messages, in a call that pairs decide."""
         cdef uint8_t one
         for one in out:
             self.own.plan.get().sent.push_back(one)
@@ -156,7 +156,7 @@ cdef Py_ssize_t n_prepared = 0
 
 
 def prepared_count() -> int:
-    """How many calls Python has decided on; for tests."""
+    """Number of calls that Python has decided on; for tests."""
     return n_prepared
 
 
@@ -168,16 +168,16 @@ cdef void prepare_c(void* given) noexcept with gil:
         drop_ended()
         _prepare(Description.of(own))
     except BaseException as problem:
-        own.code = MPI.ERR_NO_MEM  # where there is none for the code's text
+        own.code = MPI.ERR_NO_MEM  # in case no memory is left for the code's text
         own.code = code_from(problem)
 
 
-#: Elements of a first chunk have so many bytes at most.
+#: Most bytes of the elements of a first chunk.
 LARGEST_FIRST_CHUNK = largest_first_chunk
 
 
 def set_receiving(uint32_t dtype, Coding coding):
-    """Say how frames of any codec are decoded to elements of a type."""
+    """Set how frames of any codec are decoded to elements of a type."""
     c_set_receiving(dtype, coding.own, hold_python(coding))
 
 
@@ -187,7 +187,7 @@ _load_kernels = None
 cdef void load_kernels_c(uint64_t comm, int gpu, uint32_t element) noexcept with gil:
     try:
         _load_kernels(comm, gpu, element)
-    except BaseException:  # the host codes instead
+    except BaseException:  # the host encodes and decodes instead
         traceback.print_exc()
 
 
@@ -202,15 +202,15 @@ def serve_calls(prepare, load_kernels):
     prepare : callable
         ``prepare(description)`` calls methods of a `Description`.
     load_kernels : callable
-        ``load_kernels(number, gpu, element)`` has the kernels that a communicator's messages of elements of a
-        type may need.
+        ``load_kernels(number, gpu, element)`` loads the kernels that a communicator's messages of elements of
+        a type may need.
     """
     global _prepare, _load_kernels
     _prepare, _load_kernels = prepare, load_kernels
 
 
 cdef class plain_calls:
-    """A block whose calls, of this thread, are MPI's as they are, on marked communicators too."""
+    """A block in which this thread's calls go to MPI unchanged, on marked communicators too."""
 
     def __enter__(self):
         set_reentrant(1)
@@ -220,7 +220,7 @@ cdef class plain_calls:
 
 
 cdef class root_is_read_only:
-    """A block in which this rank's buffer of a Bcast may only be read."""
+    """A block in which the root's buffer in this thread's Bcasts is read-only."""
 
     def __enter__(self):
         set_root_is_read_only(True)

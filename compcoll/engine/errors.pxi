@@ -8,12 +8,12 @@ FAULTS = {
 
 
 def error_class(str name) -> int:
-    """MPI's error class of a kind of errors."""
+    """MPI's error class for a kind of error."""
     return class_of(<Fault><int>FAULTS[name])
 
 
 cdef int code_from(problem):
-    """MPI's code of an exception."""
+    """MPI's error code for an exception."""
     cdef bytes text = (str(problem) or type(problem).__name__).encode()
     if isinstance(problem, MPI.Exception):
         return problem.Get_error_code()
@@ -32,7 +32,7 @@ cdef int code_from(problem):
 
 
 cdef void describe_c(void* given) noexcept with gil:
-    """Put an error of the engine into words."""
+    """Set the text or MPI's code for an error of the engine."""
     cdef Failure* failure = <Failure*>given
     cdef const Error* error = failure.error
     cdef bytes text
@@ -51,7 +51,7 @@ cdef void describe_c(void* given) noexcept with gil:
             return
         failure.code = code_from(problem)
     except BaseException as other:
-        failure.code = MPI.ERR_NO_MEM  # where there is none for a text
+        failure.code = MPI.ERR_NO_MEM  # in case no memory is left for a text
         text = repr(other).encode()
         say(failure, text)
         failure.code = 0

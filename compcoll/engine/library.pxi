@@ -1,13 +1,13 @@
 # The MPI library: its functions, constants and datatypes, as mpi4py has them.
 
-#: The operations that the layer serves, by their numbers, and forms of calls.
+#: Names of the operations that the layer serves, by number.
 NAMES = [text_of(i).decode() for i in range(n_names)]
-#: Their methods in the three forms; of a message the one that it is.
+#: Methods of each operation in the three forms of calls; a message has one method.
 METHODS = [OPERATIONS[name].forms if name in OPERATIONS else (name,) for name in NAMES]
 BLOCKING, NONBLOCKING, PERSISTENT = range(3)
 #: More bytes than any message has.
 NEVER = c_never
-#: In the place of a call of objects.
+#: Stands for a call of objects in `last_of`.
 OBJECTS = -2
 
 
@@ -15,12 +15,12 @@ _hooked = False
 
 
 def hook():
-    """Have calls of mpi4py's come to the layer, once MPI has begun.
+    """Route mpi4py's calls to the layer, once MPI is initialized.
 
     Raises
     ------
     ImportError
-        Where mpi4py's extension module has no slots for functions of MPI.
+        If mpi4py's extension module has no slots for functions of MPI.
     """
     global _hooked
     if _hooked or not MPI.Is_initialized():
@@ -62,20 +62,20 @@ def _configure():
     c.status_source_offset, c.status_tag_offset = offset_of("source"), offset_of("tag")
     c_configure(c)
     for datatype in {id(one): one for one in vars(MPI).values() if isinstance(one, MPI.Datatype)}.values():
-        if datatype != MPI.DATATYPE_NULL and handle(datatype):  # null of what MPI lacks
+        if datatype != MPI.DATATYPE_NULL and handle(datatype):  # the handle is null if MPI lacks the type
             element, summable = _element_of(datatype)
             add_predefined(handle(datatype), datatype.Get_size(), element, summable)
 
 
-#: In the order of csrc/layer/mpi.h.
+#: Combiners in the order of csrc/layer/mpi.h.
 _COMBINERS = ("NAMED", "DUP", "CONTIGUOUS", "VECTOR", "HVECTOR", "INDEXED", "HINDEXED", "INDEXED_BLOCK",
               "HINDEXED_BLOCK", "STRUCT", "SUBARRAY", "DARRAY", "RESIZED")
-# A program may put another communicator into its place.
+# A program may assign another communicator to `MPI.COMM_WORLD`.
 _WORLD = MPI.COMM_WORLD
 
 
 def _element_of(datatype):
-    """Code of a predefined datatype's elements, 0 where frames do not hold them, and if MPI adds them up."""
+    """Code of a predefined datatype's elements (0 if frames cannot hold them), and True if MPI adds them."""
     if datatype in (MPI.BYTE, MPI.CHAR):
         return dtypes.code_of(np.dtype(np.uint8)), False
     if datatype == MPI.TWOINT:
@@ -92,26 +92,26 @@ def _element_of(datatype):
 
 
 def override_element_type(datatype, dtype, op, *, bint summable):
-    """Have the values of a datatype taken for those of a type that MPI lacks.
+    """Treat the values of a datatype as those of a type that MPI lacks.
 
     Parameters
     ----------
     datatype : MPI.Datatype
     dtype : numpy.dtype
     op : MPI.Op
-        In the place of `MPI.SUM` where MPI adds them up.
+        Used in place of `MPI.SUM` where MPI adds the values up.
     summable : bool
-        Whether sums are compressed.
+        True if sums are compressed.
     """
     if not c_override_element_type(handle(datatype), dtypes.code_of(dtype), handle(op), summable):
         raise MPI.Exception(MPI.ERR_TYPE)
 
 
 def sum_of_halves(dtype):
-    """The operation of MPI that adds up 16-bit floats of a type, each sum rounded once."""
+    """The MPI operation that adds up 16-bit floats of a type, and rounds each sum once."""
     return MPI.Op.fromhandle(c_sum_of_halves(dtypes.code_of(dtype)))
 
 
 def is_preloaded() -> bool:
-    """Whether the layer was preloaded into this process, so that all its libraries call it."""
+    """True if the layer was preloaded into this process, so that all its libraries call it."""
     return is_preloaded_

@@ -1,11 +1,11 @@
-# Objects of Python that the layer holds, and the layer's begin and end.
+# Python objects that the layer holds, and the layer's beginning and end.
 
-#: What Python keeps for objects of the layer, by their numbers.
+#: Objects that Python keeps for the layer, by number.
 cdef dict held_objects = {}
 
 
 cdef drop_ended():
-    """Let go of what is Python's side of objects that have ended."""
+    """Release the Python side of the layer's objects that have ended."""
     for number in c_take_ended_refs():
         side = held_objects.pop(number, None)
         if hasattr(side, "close"):
@@ -13,14 +13,14 @@ cdef drop_ended():
 
 
 cdef PythonRef hold_python(thing):
-    """Keep something until what refers to it has ended."""
+    """Keep an object until the layer's references to it have ended."""
     cdef uint64_t number = next_number()
     held_objects[number] = thing
     return make_python_ref(number)
 
 
 def held_count() -> int:
-    """How many objects are kept for the layer; for tests."""
+    """Number of objects kept for the layer; for tests."""
     drop_ended()
     return len(held_objects)
 
@@ -30,7 +30,7 @@ cdef void finalize_c() noexcept with gil:
 
 
 def _connect():
-    """Give the layer what it asks Python."""
+    """Give the layer the functions by which it calls Python."""
     global give_up_lock, take_lock
     cdef CPython functions
     functions.prepare, functions.describe = prepare_c, describe_c
@@ -41,7 +41,7 @@ def _connect():
 
 
 def end_layer():
-    """End all that is under way; once, before MPI or the interpreter ends."""
+    """End everything in flight; called once, before MPI or the interpreter ends."""
     with nogil:
         c_end_layer()
 
@@ -50,19 +50,19 @@ _begin_program = None
 
 
 def set_begin(begin):
-    """Have a function called when MPI has begun in a program of C or Fortran."""
+    """Set the function to call when MPI has begun in a program of C or Fortran."""
     global _begin_program
     _begin_program = begin
     c_set_begin(begin_c)
 
 
 def begin_for_program(int level):
-    """Let a program that this interpreter is to run begin MPI once more, and tell it a level of threads."""
+    """Let the program that this interpreter will run begin MPI once more, and tell it a level of threads."""
     c_begin_for_program(level)
 
 
 def job_settings() -> str:
-    """Settings of ``compcoll run`` that this process had in its environment before MPI began, else empty."""
+    """Settings of ``compcoll run`` in this process's environment before MPI began; empty if none."""
     return c_job_settings().decode()
 
 
@@ -75,7 +75,7 @@ cdef int begin_c() noexcept with gil:
 
 
 def compare_calls(double seconds):
-    """Have ranks compare calls from now on, and wait for each other for so many seconds at most; 0: not."""
+    """Compare the ranks' calls from now on, waiting at most ``seconds`` for other ranks; 0 turns this off."""
     cdef vector[pair[Word, string]] operations
     for name, op in vars(MPI).items():
         if isinstance(op, MPI.Op):

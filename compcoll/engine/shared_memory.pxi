@@ -1,4 +1,4 @@
-# The memory that processes of a node share (csrc/engine/shared_memory.h).
+# Memory shared by the processes of a node (csrc/engine/shared_memory.h).
 
 from libcpp.memory cimport make_shared
 
@@ -7,12 +7,12 @@ cdef bint tried = False
 
 
 def segment_address():
-    """Where other processes find this one's segment: process, file descriptor and token.
+    """Address of this process's segment for other processes: process, file descriptor and token.
 
     Returns
     -------
     tuple of int or None
-        None where the system has no memory to share.
+        None if the system has no shared memory.
     """
     global shared_memory, tried
     cdef shared_ptr[CSegment] segment
@@ -28,7 +28,7 @@ def segment_address():
 
 
 def attach_segments(addresses) -> bool:
-    """Map the segments of other processes; False where any of them is None or cannot be mapped."""
+    """Map the segments of other processes; False if any address is None or cannot be mapped."""
     cdef CSegmentAddress wanted
     cdef shared_ptr[CSegment] segment
     if None in addresses:
@@ -48,11 +48,11 @@ cdef class Neighbours:
     Parameters
     ----------
     key : int
-        Of 64 bits; no other communicator of any two of the processes has it.
+        64-bit key; no other communicator of any two of the processes has it.
     rank : int
         This rank.
     tokens : sequence of int
-        Of each rank's segment; 0 where that is not shared with this rank, and of this rank.
+        Token of each rank's segment; 0 for this rank, and for ranks that share no segment with it.
     """
 
     cdef shared_ptr[CNeighbours] own

@@ -1,6 +1,6 @@
-# Signals while C waits, and in Python that C calls.
+# Signals during waits in C, and in Python code that C calls.
 
-import _signal  # what `signal` wraps in enumerations, which takes ten times as long
+import _signal  # `signal` wraps it in enumerations, and takes ten times as long
 import threading
 
 cdef extern from "Python.h":
@@ -9,7 +9,7 @@ cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
 
 cdef object getsignal = _signal.getsignal, setsignal = _signal.signal
-#: Those that programs have handlers for; not the ones of faults, which cannot wait.
+#: Signals that programs have handlers for, except those of faults, which cannot wait.
 cdef tuple SIGNALS = tuple(
     sorted(
         getattr(_signal, name)
@@ -21,10 +21,11 @@ cdef tuple SIGNALS = tuple(
         if hasattr(_signal, name)
     )
 )
-#: Handlers run in the main thread alone. What one has raised in a wait; a second exception ends the wait.
+#: First exception of a handler in a wait, and the second one, which ends the wait. Handlers run in the main
+#: thread alone.
 cdef unsigned long main_thread
 cdef object raised = None, ended_by = None
-#: The block in which signals are kept back, if there is one.
+#: The block that defers signals, if there is one.
 cdef kept_back current = None
 
 
@@ -38,7 +39,7 @@ os.register_at_fork(after_in_child=_find_main_thread)
 
 
 cdef cbool signalled() noexcept with gil:
-    """Run the handlers of signals that have arrived; whether the wait ends."""
+    """Run the handlers of signals that have arrived; True if the wait ends."""
     global raised, ended_by
     try:
         PyErr_CheckSignals()
@@ -59,7 +60,7 @@ def raise_ending():
 
 
 def raise_pending():
-    """Raise what a handler has raised in a wait of this thread that went on to its end."""
+    """Raise a handler's exception from a wait of this thread that nevertheless completed."""
     global raised
     if raised is not None and PyThread_get_thread_ident() == main_thread:
         problem, raised = raised, None
@@ -67,7 +68,7 @@ def raise_pending():
 
 
 cdef class kept_back:
-    """A block whose signals arrive again behind it: what C has called cannot pass on what handlers raise."""
+    """A block that defers signals to its end: code that C calls cannot propagate handlers' exceptions."""
 
     cdef list replaced, arrived
     cdef object note
@@ -84,7 +85,7 @@ cdef class kept_back:
                 try:
                     setsignal(number, self.note)
                     self.replaced.append((number, handler))
-                except BaseException as problem:  # of a signal that came before
+                except BaseException as problem:  # raised by the handler of an earlier signal
                     self.keep(problem)
 
     def __exit__(self, kind, value, traceback):
@@ -95,14 +96,14 @@ cdef class kept_back:
             while getsignal(number) is self.note:
                 try:
                     setsignal(number, handler)
-                except BaseException as problem:  # of a handler that was put back already
+                except BaseException as problem:  # raised by a handler that was restored already
                     self.keep(problem)
         current, self.note = None, None
         for number in self.arrived:
             PyErr_SetInterruptEx(number)
 
     def take(self, number, frame):
-        """Take the place of a handler."""
+        """Record a signal, in place of its handler."""
         self.arrived.append(number)
 
     cdef keep(self, problem):

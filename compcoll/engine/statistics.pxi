@@ -6,8 +6,8 @@ def last_of(comm):
     Returns
     -------
     str, tuple or None
-        The name of a small one; (operation, reason) of one that MPI served; (operation, way, outcome) of
-        another; `OBJECTS` of one of objects; None where there was none.
+        The name of a small call; (operation, reason) of a call that MPI served; (operation, decision,
+        statistics) of an accelerated call; `OBJECTS` of a call of objects; None if there was no call.
     """
     cdef CComm* found = c_find(handle(comm))
     cdef int small = -1
@@ -33,12 +33,12 @@ cdef last_from(OutcomeRef outcome):
 
 
 def note_objects(comm):
-    """The last call of a marked communicator was one of objects, of which Python keeps the report."""
+    """Note that the last call of a marked communicator was one of objects, whose report Python keeps."""
     marked(comm).last.note_objects()
 
 
 class DecisionText:
-    """How a call was to be carried out: codec, algorithm, and why."""
+    """The decision on a call: codec, algorithm, and reason."""
 
     __slots__ = ("algorithm", "codec", "reason")
 
@@ -50,15 +50,15 @@ _find_site = _take_full = None
 
 
 def record_calls(full, site=None):
-    """Have collective calls of marked communicators recorded from now on, of all languages.
+    """Record collective calls of marked communicators from now on, from programs of all languages.
 
     Parameters
     ----------
     full : callable
-        Takes the records that there are, by `take_records`.
+        Fetches the records that there are with `take_records`.
     site : callable, optional
-        ``site(path, symbol, comm, name)`` gives a number for where the program called, and on which
-        communicator: from a function of an object of C, or, where ``path`` is None, from Python.
+        ``site(path, symbol, comm, name)`` returns a number for the place of a call and its communicator.
+        The caller is a function of a C object, or Python if ``path`` is None.
     """
     global _find_site, _take_full
     _find_site, _take_full = site, full
@@ -69,24 +69,24 @@ def record_calls(full, site=None):
 
 
 def end_records():
-    """Record nothing any more."""
+    """Stop recording calls."""
     c_end_records()
 
 
 def take_records(*, bint open=False) -> list:
-    """The records of calls that have ended since this was asked last.
+    """Return the records of calls that have ended since the last `take_records`.
 
     Parameters
     ----------
     open : bool
-        Of those as well whose requests are not complete.
+        True to include calls whose requests are not complete.
 
     Returns
     -------
     list of tuple
         (method, communicator's number, ranks, bytes, whether these are sent, start, return, end, last,
         whether it was accelerated, whether it failed, site, whether its request was not complete, calls);
-        ``last`` as of `last_of`. Where nobody asks for sites, small calls that are alike are one record,
+        ``last`` is what `last_of` returns. Without ``site``, small calls that are alike share one record,
         whose times are added up.
     """
     cdef vector[CRecord] records = c_recorder.take()
@@ -131,7 +131,7 @@ cdef void full_c() noexcept with gil:
 
 
 def totals():
-    """Calls, accelerated ones, and their bytes before and after, by operation."""
+    """Calls, accelerated calls, and their bytes before and after compression, by operation."""
     cdef int i
     cdef Totals* one
     cdef dict found = {}
