@@ -124,7 +124,8 @@ def lineage(uint64_t number):
 
     Returns
     -------
-    parent : int
+    parent : object or None
+        The parent's Python side, or (number, lineage) if it has none yet; None without a parent.
     ranks : list of int
     rank, size, key : int
     """
