@@ -26,7 +26,7 @@ class CompressedSend {
   // Concludes a send whose tasks are done; MPI's code.
   int conclude();
   // Stops encoding chunks from the buffer, even if a message from their receiver arrives.
-  void leave() { run_ && !buffer_->on_device() ? run_->give_up() : void(); }
+  void release() { run_ && !buffer_->on_device() ? run_->give_up() : void(); }
   const engine::Stats& stats() const { return stats_; }
   const std::shared_ptr<const MessageChunks> chunks;
 

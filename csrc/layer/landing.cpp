@@ -113,7 +113,7 @@ bool Landing::receive_in_place(const Range& bytes, uint64_t first_nbytes) {
   return true;
 }
 
-void Landing::looked(uint64_t nbytes) {
+void Landing::end_in_place(uint64_t nbytes) {
   Landings& all = landings();
   std::lock_guard<std::mutex> lock(all.mutex);
   if (!in_place_) return;
@@ -186,7 +186,7 @@ void Landing::write_around(const Range& bytes, const std::function<void(const Wr
 }
 
 Landing::~Landing() {
-  looked(0);
+  end_in_place(0);
   end_write();
 }
 

@@ -36,7 +36,7 @@ class Landing {
   bool receive_in_place(const Range& bytes, uint64_t first_nbytes);
   // Ends the receive in place: no first message lies there any more. Writes the bytes that other receives
   // have withheld, except the first `nbytes`, which hold a plain message.
-  void looked(uint64_t nbytes);
+  void end_in_place(uint64_t nbytes);
 
   // Registers a write of the layer to these bytes; false if first messages of other receives may lie there.
   bool begin_write(const Range& bytes);

@@ -62,8 +62,8 @@ void MessageOperation::cancel() {
 }
 
 void MessageOperation::abandon() {
-  if (in_) in_->leave();
-  if (out_) out_->leave();
+  if (in_) in_->release();
+  if (out_) out_->release();
   PendingOperation::abandon();
 }
 

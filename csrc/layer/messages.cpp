@@ -33,7 +33,7 @@ bool is_sound(const MessageArguments& m) {
          (!m.receives || (rank(m.source, true) && tag(m.recvtag, true) && m.recvcount >= 0));
 }
 
-// Receives into smaller buffers go to MPI: every first message is longer.
+// Receives into smaller buffers go to MPI: a first message has at least so many bytes.
 uint64_t least_room(const Comm& comm) { return std::min(comm.settings.min_nbytes, least_first); }
 
 // Notes why MPI sends a message, or fails under `strict`.
@@ -234,7 +234,7 @@ bool serve_message(const MessageArguments& m, Word* request, int* error) {
     if (may && !m.sends) note_plain(m, false);
     for (const MessageBufferRef& one : {plan.sent, plan.received})
       if (one && one->on_device() && !*error) *error = failed(m, one->copy_to_host());
-    return *error;
+    return *error != 0;
   }
   if (m.row().form == persistent) {
     *error = register_persistent(std::make_shared<PersistentMessage>(m), request);
@@ -242,11 +242,11 @@ bool serve_message(const MessageArguments& m, Word* request, int* error) {
   }
   std::shared_ptr<MessageOperation> operation;
   *error = begin(m, plan, &operation);
-  if (!*error) *error = complete(m, *operation, request);
+  if (!*error) *error = submit_or_wait(m, *operation, request);
   return true;
 }
 
-int complete(const MessageArguments& m, MessageOperation& operation, Word* request) {
+int submit_or_wait(const MessageArguments& m, MessageOperation& operation, Word* request) {
   if (m.row().form == nonblocking) return failed(m, operation.submit(request));
   const int error = failed(m, operation.wait());
   if (m.status && m.receives) operation.fill_status(m.status);

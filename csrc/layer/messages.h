@@ -48,7 +48,7 @@ MessageArguments message_of(Name name, bool large_count, const Word* words);
 bool serve_message(const MessageArguments& m, Word* request, int* error);
 
 // Waits for the messages of a blocking call, or makes the request of a nonblocking one; MPI's code.
-int complete(const MessageArguments& message, MessageOperation& operation, Word* request);
+int submit_or_wait(const MessageArguments& message, MessageOperation& operation, Word* request);
 
 // Serve a receive of a matched message, and a probe; MPI's code. `next` calls MPI's function, and `status` is
 // the probe's status argument.

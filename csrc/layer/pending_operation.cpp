@@ -55,10 +55,10 @@ int PendingOperation::wait() {
 }
 
 int PendingOperation::submit(Word* request) {
-  return beginning([&] { return leave(request); });
+  return beginning([&] { return hand_over(request); });
 }
 
-int PendingOperation::leave(Word* request) {
+int PendingOperation::hand_over(Word* request) {
   const std::shared_ptr<engine::Task> all = make_task();
   if (int error = start_request(shared_from_this(), request)) return error;
   handle_ = *request;

@@ -70,7 +70,7 @@ class PendingOperation : public engine::PendingTask, public std::enable_shared_f
 
  private:
   void finished() noexcept override;
-  int leave(Word* request);
+  int hand_over(Word* request);
   void lose() noexcept;
   int outcome_of_end();
 

@@ -97,7 +97,7 @@ int receive_matched(MessageArguments m, const std::function<int()>& next) {
   operation->begin_receive(buffer, m.source, m.recvtag, found.arrived);
   library().put_handle(library().message_null, m.message);
   Word request = 0;
-  const int error = complete(m, *operation, &request);
+  const int error = submit_or_wait(m, *operation, &request);
   if (m.request && !error) library().put_handle(request, m.request);
   return error;
 }

@@ -119,7 +119,7 @@ bool ReceiveTask::step() {
     if (!error_) test_cancelled.call(status_, &cancelled);
     if (error_ || cancelled) {
       if (notices_) notices_->is_over(this);
-      landing_.looked(cancelled ? 0 : buffer_->nbytes);
+      landing_.end_in_place(cancelled ? 0 : buffer_->nbytes);
       arrived_ = true;
       return true;
     }
@@ -172,7 +172,7 @@ void ReceiveTask::look() {
   }
   compressed_ = looks_compressed(length) && (!apart_ || uint64_t(length) <= scratch_nbytes) &&
                 unpack_first(data, uint64_t(length), &opening);
-  if (in_place) landing_.looked(compressed_ ? 0 : uint64_t(length));
+  if (in_place) landing_.end_in_place(compressed_ ? 0 : uint64_t(length));
   if (compressed_) {
     begin(opening, data + sizeof opening, length);
     return;

@@ -29,7 +29,7 @@ class ReceiveTask : public engine::Task {
   void take(std::shared_ptr<ReceivedMessage> arrived);
   void cancel();
   // Releases the receive's memory for other receives: it is not waited for any more.
-  void leave() { landing_.looked(0); }
+  void release() { landing_.end_in_place(0); }
 
   bool step() override;
   bool done() override;
