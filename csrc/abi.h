@@ -73,7 +73,7 @@ struct Codec {
   int64_t (*add)(Args* args, const void* a, uint64_t a_nbytes, const void* b, uint64_t b_nbytes, void* dst);
   // Like encode, and writes to `values`, args->nbytes() bytes, what decode would return, bit for bit.
   // `values` may be src itself, which is unchanged if a Status is returned; otherwise they do not overlap.
-  // UNSUPPORTED if only encode has a kernel for these arguments. Null: use encode, then decode.
+  // If it is null or returns UNSUPPORTED, the caller uses encode, then decode.
   int64_t (*reconstruct)(Args* args, const void* src, void* dst, void* values);
 };
 

@@ -51,7 +51,7 @@ void end_message_record(const MessageArguments& m, Record record, int error, Wor
   else recorder.add(std::move(record));
 }
 
-// True if the size of a message is enough to leave it to MPI.
+// True if a message is so small that MPI carries it.
 template <int name>
 COMPCOLL_INLINE bool is_small_message(bool large_count, const Word* words, const Comm& comm) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
@@ -82,8 +82,8 @@ Range range_of(bool large_count, const Word* words) {
   return stretch_of(words[buffer], n, words[type]);
 }
 
-// Serves a message. Calls MPI through `next` if the call is recorded, else returns false if MPI has to be
-// called. `words` may change.
+// Serves a message; false if the caller has to call MPI. A recorded call is always served, by MPI through
+// `next` if need be. `words` may change.
 template <class Function>
 bool enter_message(Name name, bool large_count, Word* words, const void* caller, bool exists, Function&& next,
                    int* error) {

@@ -127,7 +127,7 @@ void Notices::is_over(const void* receive) {
   awaiting_.erase(receive);
 }
 
-// Lets one message wait for each receive, which may be for an answer to it, or never complete.
+// At most one held message waits for each posted receive, because that receive may never complete.
 void Notices::pair(const Held& held, Awaited* awaited) {
   if (held.dest != awaited->source || !awaited->answers) return;
   const auto chunks = held.chunks.lock();
