@@ -63,7 +63,7 @@ MISTAKES = {
         "publish(words + tile, sum_to_end | (before + size))",
         "publish(words + 0, sum_to_end | size)",
     ),
-    "threads that run ahead": ("__syncthreads();  // all have read the one before", ""),
+    "threads that run ahead": ("__syncthreads();  // all have read the previous one", ""),
 }
 
 

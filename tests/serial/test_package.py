@@ -177,7 +177,7 @@ def test_the_command_runs_in_a_clone(clone):
         env={**outside, "PYTHONPATH": str(Path(compcoll.__file__).parents[1])},
     )
     assert done.returncode == 0, done.stderr
-    assert set(done.stdout.split()) == {str(Path(compcoll.__file__).parent / "comm.py")}
+    assert set(done.stdout.split()) == {str(Path(compcoll.__file__).parent / "comm/__init__.py")}
 
 
 def test_an_installation_is_a_line_of_a_path_and_its_page_has_no_links_into_the_clone():
