@@ -72,8 +72,8 @@ def _tune(spec: str, seconds: float, like: Path | None, data: Path | None, dtype
 
     import compcoll
     from compcoll.policy import Policy, advisor
+    from compcoll.policy.pairs import MOST_SPREAD
     from compcoll.policy.table import Rows
-    from compcoll.policy.trial import MOST_SPREAD
 
     world = MPI.COMM_WORLD
     # Only rank 0 reads files: other nodes may have different ones.

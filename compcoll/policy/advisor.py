@@ -23,6 +23,7 @@ from compcoll.engine.finalize import before_finalize
 from compcoll.engine.group import Facts, complete
 from compcoll.policy.decision import Decision
 from compcoll.policy.link import byte_seconds
+from compcoll.policy.pairs import MOST_SPREAD, Known
 from compcoll.policy.speed import (
     CodecSpeed,
     careful_speed,
@@ -33,7 +34,7 @@ from compcoll.policy.speed import (
     wire_nbytes,
 )
 from compcoll.policy.table import About, Row, RowKind, Rows, half_octave, store
-from compcoll.policy.trial import ENDLESS, MOST_SPREAD, Kind, Known
+from compcoll.policy.trial import ENDLESS, Kind
 
 __all__ = ["Advisor", "Measured", "measure"]
 

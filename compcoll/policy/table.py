@@ -28,7 +28,7 @@ from typing import Any
 
 from compcoll.core import environment
 from compcoll.operations import OPERATIONS
-from compcoll.policy.trial import Known
+from compcoll.policy.pairs import Known
 
 __all__ = [
     "About",

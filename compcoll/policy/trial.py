@@ -7,15 +7,15 @@ of all ranks. This module uses no clock and no MPI, so that tests can replay rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from enum import Enum
 from math import inf, isfinite
 
 from compcoll.core._cpu import TrialWindow
+from compcoll.policy.pairs import GAIN, Agree, Known, Pair, mean_in_call, median, outcome
 from compcoll.policy.speed import CodecSpeed, Coding
 
-__all__ = ["BLOCK", "LARGE_BLOCK", "LARGE_NBYTES", "MOST_PAIRS", "WARM", "Kind", "Known", "median"]
+__all__ = ["BLOCK", "ENDLESS", "LARGE_BLOCK", "LARGE_NBYTES", "MOST_PAIRS", "WARM", "Kind"]
 
 #: Plain calls before a trial: they warm up memory and connections, and rare kinds never pay for a trial.
 WARM = 8
@@ -28,126 +28,23 @@ LONGER = 4
 #: Pairs of blocks after which a trial may end, and has to end. The first pair is not counted: pages,
 #: connections and buckets of the network are still warming up.
 FEW_PAIRS, MOST_PAIRS = 3, 8
-#: Compression has to take less than this fraction of plain MPI's time, in three of four pairs.
-GAIN = 0.95
 #: Fraction of coding, or of the wire time if that is shorter, that the other cannot hide at best.
 ALONE = 0.25
 #: Fractions of plain MPI's time from which one pair of large calls, or each of two, ends a trial.
 HOPELESS, POOR = 2.0, 1.25
-#: Largest relative difference between pairs; above it the machine is busy, and the result is not kept.
-MOST_SPREAD = 0.5
 #: Fraction of the time on the link from which a plain block has not passed in a shaper's bucket.
 FULL = 0.9
 #: Calls of a chosen way after which its time and ratio are checked, then the interval of later checks; and
 #: calls after which both ways are tried again.
 WATCHES, EACH_WATCH, LOOKS = (16, 64, 256), 1024, (512, 2048, 8192)
-#: Factors by which a call may be slower or faster than in the trial, at the first checks and at later ones,
-#: and the relative difference that the ratio may have.
-EARLY, LATE, RATIO = 1.5, 1.25, 0.15
+#: Factors by which a call may be slower or faster than in the trial, at the first checks and at later ones.
+EARLY, LATE = 1.5, 1.25
 #: Pairs of blocks of a look; the first is not counted.
 LOOK_PAIRS = 3
 #: Number of looks that may reverse each other before the kind is left to plain MPI.
 REVERSALS = 2
 #: Calls of a block that never ends.
 ENDLESS = 1 << 62
-
-#: Function that returns the largest of each figure over the ranks; collective.
-Agree = Callable[[Sequence[float]], list[float]]
-
-
-@dataclass(frozen=True)
-class Known:
-    """Outcome of a trial.
-
-    Attributes
-    ----------
-    compress : bool
-    seconds : tuple of float
-        Times of a compressed and of a plain call, from start to start, on the slowest rank.
-    in_call : tuple of float
-        Times within the calls.
-    share : float
-        Bytes on the wire as a fraction of the uncompressed bytes.
-    pairs : tuple of int
-        Number of counted pairs, and number of these that compression won.
-    spread : float
-        Relative difference between the pairs.
-    source : str
-        Source of the outcome, for reasons.
-    """
-
-    compress: bool
-    seconds: tuple[float, float] = (inf, inf)
-    in_call: tuple[float, float] = (inf, inf)
-    share: float = 1.0
-    pairs: tuple[int, int] = (0, 0)
-    spread: float = 0.0
-    source: str = "a trial"
-
-    @property
-    def reason(self) -> str:
-        """The comparison in words."""
-        if not self.pairs[0]:
-            return self.source
-        compressed, plain = (1e3 * x for x in self.seconds)
-        n, won = self.pairs
-        return (
-            f"measured {compressed:.3g} ms from call to call, plain MPI {plain:.3g} ms, ratio of bytes "
-            f"{1 / self.share:.2f}, {won} of {n} pairs ({self.source}"
-            f"{', on a busy machine' if self.spread > MOST_SPREAD else ''}); compression is used below "
-            f"{GAIN:.2f} of plain MPI's time"
-        )
-
-    def with_figures(self, seconds: float, share: float) -> Known:
-        """The outcome, completed by the time of its way within calls and by its wire fraction."""
-        if isfinite(self.in_call[not self.compress]):
-            return self
-        in_call = (seconds, inf) if self.compress else (inf, seconds)
-        return replace(self, in_call=in_call, share=share or 1.0)
-
-    def differs(self, seconds: float, share: float, limit: float) -> bool:
-        """True if calls of its way have become slower or faster by a factor, or the ratio has changed.
-
-        Compressed calls may become slower as long as plain ones were slower still.
-        """
-        compressed, plain = self.in_call
-        before = compressed if self.compress else plain
-        is_quicker = 0 < limit * seconds < before
-        is_slower = seconds > limit * before > 0
-        if self.compress and isfinite(plain):
-            is_slower = is_slower and seconds > GAIN * plain
-        return (
-            is_quicker or is_slower or (self.compress and share > 0 and abs(share / self.share - 1) > RATIO)
-        )
-
-
-@dataclass
-class _Pair:
-    """A block of calls each way: seconds from start to start, seconds in calls, and wire fraction."""
-
-    taken: dict[bool, float] = field(default_factory=dict)
-    in_call: dict[bool, float] = field(default_factory=dict)
-    share: float = 0.0
-
-    @property
-    def part(self) -> float:
-        """Compressed time as a part of plain time; infinite if one is not known."""
-        plain = self.taken[False]
-        return self.taken[True] / plain if 0 < plain < inf else inf
-
-    def add(self, way: bool, window: TrialWindow, began: float) -> None:
-        """Add a block, before the call that began then."""
-        self.taken[way] = (began - window.since) / (window.calls - window.skip) if window.since else inf
-        self.in_call[way] = _in_call(window)
-        if way and window.raw_nbytes:
-            self.share = window.wire_nbytes / window.raw_nbytes
-
-    def agree(self, agree: Agree) -> None:
-        """Take the figures of the slowest rank."""
-        mine = [self.taken[True], self.taken[False], self.in_call[True], self.in_call[False], self.share]
-        found = agree(mine)
-        self.taken, self.in_call = {True: found[0], False: found[1]}, {True: found[2], False: found[3]}
-        self.share = found[4]
 
 
 class _State(Enum):
@@ -196,7 +93,7 @@ class Kind:
         self._length, self._skip = LARGE_BLOCK if self._is_large else BLOCK
         self._coding, self._wire, self._on_end = coding, wire, on_end
         self.known = known
-        self._pairs: list[_Pair] = []
+        self._pairs: list[Pair] = []
         self._ways: list[bool] = []  # of the remaining blocks of the pair, and of the current one
         self._was_let_pass = False  # whether the last trial says little of the link
         self._by_look = False  # whether a look began the trial
@@ -259,7 +156,7 @@ class Kind:
     def _begin_pair(self) -> None:
         """Begin a pair with the way of the previous block, so that the order alternates."""
         first = len(self._pairs) % 2 == 0
-        self._pairs.append(_Pair())
+        self._pairs.append(Pair())
         self._ways = [first, not first]
         self._begin_block(first)
 
@@ -297,7 +194,7 @@ class Kind:
             return False
         self._was_let_pass = is_let_pass
         compress = not is_poor and middle < GAIN and 4 * won >= 3 * len(parts)
-        self._end_trial(_known(compress, counted or [first], won))
+        self._end_trial(outcome(compress, counted or [first], won))
         return True
 
     def _end_trial(self, known: Known) -> None:
@@ -329,7 +226,7 @@ class Kind:
         self._chosen += self.window.calls if self._state is _State.HOPELESS else 0
         mine = speed()
         figures = (mine.encode, mine.decode, mine.share) if mine is not None else (0.0, 0.0, 0.0)
-        plain, encode, decode, share = agree([_in_call(self.window), *figures])
+        plain, encode, decode, share = agree([mean_in_call(self.window), *figures])
         coding, wire = self._coding.seconds(encode, decode), share * plain
         # The time of small calls is not known yet.
         is_quick = not self._is_large or max(coding, wire) + ALONE * min(coding, wire) < plain
@@ -367,7 +264,7 @@ class Kind:
         window = self.window
         self._chosen += window.calls
         sent = window.wire_nbytes / window.raw_nbytes if window.raw_nbytes else 0.0
-        seconds, share = agree([_in_call(window), sent])
+        seconds, share = agree([mean_in_call(window), sent])
         known = self.known = self.known.with_figures(seconds, share)
         limit = EARLY if self._chosen < WATCHES[-1] else LATE
         if known.differs(seconds, share, limit):
@@ -376,34 +273,3 @@ class Kind:
             self._begin_pairs(_State.LOOK)
         else:
             self._follow()
-
-
-def _in_call(window: TrialWindow) -> float:
-    """Mean seconds of a measured call."""
-    return window.seconds / max(window.calls - window.skip, 1)
-
-
-def _known(compress: bool, pairs: list[_Pair], won: int) -> Known:
-    """The outcome of a trial whose counted pairs are these."""
-
-    def middle(of: Callable[[_Pair], float]) -> float:
-        return median([of(pair) for pair in pairs])
-
-    parts = [pair.part for pair in pairs]
-    usual = median(parts)
-    return Known(
-        compress,
-        (middle(lambda pair: pair.taken[True]), middle(lambda pair: pair.taken[False])),
-        (middle(lambda pair: pair.in_call[True]), middle(lambda pair: pair.in_call[False])),
-        middle(lambda pair: pair.share) or 1.0,
-        (len(parts), won),
-        (max(parts) - min(parts)) / usual if 0 < usual < inf else inf,
-        "a trial in this job",
-    )
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle of some values; the mean of the two in the middle."""
-    ordered = sorted(values)
-    n = len(ordered)
-    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2

@@ -79,7 +79,7 @@ def prepare_auto(patch: Any = None) -> None:
     hopeful = {
         (trial.Kind, "_weigh"): lambda self, agree, speed: self._begin_pairs(trial._State.TRIAL),
         (trial.Known, "differs"): lambda self, seconds, share, limit: True,
-        (trial._Pair, "part"): property(lambda self: 0.5 if int(1e9 * self.taken[True]) % 2 else 1.5),
+        (trial.Pair, "part"): property(lambda self: 0.5 if int(1e9 * self.taken[True]) % 2 else 1.5),
     }
     for (where, name), value in hopeful.items():
         patch.setattr(where, name, value) if patch is not None else setattr(where, name, value)

@@ -45,7 +45,7 @@ slow = pytest.mark.parametrize("network", ["slow"], indirect=True)
 
 def make_clear(monkeypatch, part):
     """Make trials pay, and find that compression takes this part of plain MPI's time."""
-    monkeypatch.setattr(trial._Pair, "part", property(lambda self: part))
+    monkeypatch.setattr(trial.Pair, "part", property(lambda self: part))
     monkeypatch.setattr(
         trial.Kind, "_weigh", lambda self, agree, speed: self._begin_pairs(trial._State.TRIAL)
     )
@@ -226,7 +226,7 @@ def test_a_trial_is_written_and_read_by_the_next_job(comm, agree, known_link, fo
 
 def test_a_row_that_is_no_longer_so(comm, agree, known_link, folder, smooth, monkeypatch):
     """If a row does not hold any more, ranks agree so after 16 calls, and try both ways again."""
-    monkeypatch.setattr(trial._Pair, "part", property(lambda self: 3.0))
+    monkeypatch.setattr(trial.Pair, "part", property(lambda self: 3.0))
     keep(make(comm), replace(ROW, seconds=(1.0, 2.0), in_call=(1.0, 2.0)))
     ours, got = make(comm), np.empty_like(smooth)
     found = ways(ours, lambda: ours.Alltoall(smooth, got), 16 + 37)

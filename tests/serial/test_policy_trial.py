@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compcoll.policy import trial
+from compcoll.policy.pairs import Known, median
 from compcoll.policy.speed import CodecSpeed, Coding, coding_of
-from compcoll.policy.trial import Kind, Known
+from compcoll.policy.trial import Kind
 
 SMALL, LARGE = 64 << 10, 4 << 20
 #: A codec that always is worth a trial, and one that never is.
@@ -326,5 +327,5 @@ def test_what_is_coded(op):
 
 
 def test_the_middle():
-    assert trial.median([3, 1, 2]) == 2
-    assert trial.median([4, 1, 2, inf]) == 3
+    assert median([3, 1, 2]) == 2
+    assert median([4, 1, 2, inf]) == 3
