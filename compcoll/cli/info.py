@@ -8,6 +8,8 @@ import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 
@@ -178,8 +180,20 @@ def _files() -> dict[str, str]:
     tables = "none" if where is None else str(where) if where.exists() else f"{where}, not there yet"
     if mode in ("off", "read"):
         tables += f" (COMPCOLL_TABLE={mode})"
+    elif where is not None and (problem := _why_not_writable(where)):
+        tables += f", which cannot be written ({problem}): set COMPCOLL_TABLE to another folder, or to off"
     try:
         library = str(library_path())
     except OSError as error:
         library = str(error)
     return {"library for LD_PRELOAD": library, "tables of trials": tables}
+
+
+def _why_not_writable(folder: Path) -> str:
+    """The reason why no file can be made in a folder, or in its first parent that exists; else empty."""
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    try:
+        TemporaryFile(dir=there).close()
+    except OSError as error:
+        return f"{there}: {error.strerror}"
+    return ""

@@ -240,10 +240,10 @@ class Store:
                 return
             self.made.setdefault(about, {})[row.key] = row
             if monotonic() - self._written > EACH_WRITE:
-                self.write()
+                self.write(last=False)
 
-    def write(self) -> None:
-        """Merge the results of this job's trials into the files."""
+    def write(self, last: bool = True) -> None:
+        """Merge the results of this job's trials into the files; the last write prints a problem."""
         if environment.table() in ("off", "read"):
             return
         with self._lock:
@@ -251,18 +251,20 @@ class Store:
             try:
                 where = folder()
                 if where is None:
-                    raise OSError("there is no HOME; COMPCOLL_TABLE names another folder")
+                    raise OSError("there is no HOME")
                 for about in self.made:
                     newest = sorted(self.rows(about), key=lambda row: row.made)[-MOST_ROWS:]
                     write_file(where, about, newest)
             except Exception as error:
-                self._say(f"what trials have found is not kept: {error}")
+                if last:
+                    hint = "set COMPCOLL_TABLE to another folder, or to off"
+                    self._say(f"what trials have found is not kept: {error}; {hint}")
 
     def load(self, path: Path) -> tuple[About, list[Row]] | None:
         """Read the subject of a table and its rows; None if there is no table."""
         try:
             return read_file(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             pass
         except Exception as error:  # whatever others have written there
             self._say(f"the table of trials is not read: {error}")

@@ -140,6 +140,11 @@ def test_info_names_an_mpiexec_of_another_library(run, monkeypatch, tmp_path, ve
         ("off", "none (COMPCOLL_TABLE=off)"),
         ("read", "compcoll/table-1, not there yet (COMPCOLL_TABLE=read)"),
         ("mine", "mine"),
+        (
+            "/proc/compcoll",
+            "/proc/compcoll, not there yet, which cannot be written (/proc: No such file or directory)"
+            ": set COMPCOLL_TABLE to another folder, or to off",
+        ),
     ],
 )
 def test_info_names_the_tables_of_trials(run, tmp_path, monkeypatch, setting, says):
