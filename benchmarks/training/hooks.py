@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import gc
 import json
-import socket
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +33,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import compcoll.torch
+from compcoll.launch.bootstrap import node_name
 from compcoll.torch import hooks
 from compcoll.torch.connection import Pipeline
 
@@ -134,7 +134,7 @@ class Trainer:
         """Mesh of FSDP2, or of HSDP with hosts as replicas; only its shards if compcoll averages replicas."""
         if way == "fsdp2":
             return DeviceMesh.from_group(self.group, "cpu", mesh_dim_names=("fsdp",))
-        hosts = max(len(set(MPI.COMM_WORLD.allgather(socket.gethostname()))), 2)
+        hosts = max(len(set(MPI.COMM_WORLD.allgather(node_name()))), 2)
         names = "replicate", "shard"
         mesh = init_device_mesh("cpu", (hosts, dist.get_world_size() // hosts), mesh_dim_names=names)
         self.replicas = mesh.get_group("replicate")

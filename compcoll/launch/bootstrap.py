@@ -31,7 +31,16 @@ from mpi4py.run import set_abort_status
 
 from compcoll.launch import pmi
 
-__all__ = ["become_rank", "bootstrap", "import_mpi", "initialise", "is_forked", "listen", "patch_method"]
+__all__ = [
+    "become_rank",
+    "bootstrap",
+    "import_mpi",
+    "initialise",
+    "is_forked",
+    "listen",
+    "node_name",
+    "patch_method",
+]
 
 #: Seconds between two attempts to reach rank 0, and the limit of one attempt.
 _PAUSE, _PATIENCE = 0.05, 10.0
@@ -228,7 +237,7 @@ def _introduce(line: socket.socket, rank: int, size: int, channel: str, secret: 
         place = ":".join(map(str, line.getpeername()[:2]))
         raise RuntimeError(f"rank {rank} of {size}: another program answers at {place}")
     host = f"process {os.getpid()} on {socket.gethostname()}"
-    hello = f"{rank} {size} {channel} {_node()} {host}"
+    hello = f"{rank} {size} {channel} {node_name()} {host}"
     line.sendall(f"{pmi.proof(secret, nonce, hello)} {hello}\n".encode())
     line.settimeout(None)  # the server keeps the time
 
@@ -244,8 +253,8 @@ def _read_line(line: socket.socket) -> str:
     return received.decode(errors="replace").strip()
 
 
-def _node() -> str:
-    """Name the node: equal for processes that can share memory and read each other's."""
+def node_name() -> str:
+    """Name this process's node: equal for processes that can share memory and read each other's."""
     found = [socket.gethostname()]
     with suppress(OSError):
         with open("/proc/sys/kernel/random/boot_id") as boot:

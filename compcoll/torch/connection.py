@@ -6,7 +6,6 @@ The first call of a `Compression` connects its ranks. Objects of one group share
 from __future__ import annotations
 
 import secrets
-import socket
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from compcoll.core import environment
+from compcoll.launch.bootstrap import node_name
 from compcoll.torch.node_group import NodeGroup
 
 __all__ = ["NodeLayout", "Pipeline", "connect"]
@@ -181,7 +181,7 @@ def _own_node(group: dist.ProcessGroup, nodes: Any) -> Any:
             raise ValueError(f"nodes has {len(nodes)} entries for {size} ranks")
         return nodes[dist.get_rank(group)]
     declared = environment.nodes(dist.get_world_size())
-    return socket.gethostname() if declared is None else declared[dist.get_rank()]
+    return node_name() if declared is None else declared[dist.get_rank()]
 
 
 def _kind(group: dist.ProcessGroup) -> tuple:

@@ -84,7 +84,7 @@ def rank(rank, size, address):
     import compcoll
     from compcoll.launch import bootstrap
     assert "mpi4py.MPI" not in sys.modules
-    bootstrap._node = lambda: "even" if rank % 2 == 0 else "odd"
+    bootstrap.node_name = lambda: "even" if rank % 2 == 0 else "odd"
     os.environ["PMI_RANK"] = "5"  # of another launcher
     compcoll.bootstrap(rank, size, address, secret="word", timeout=30)
     assert os.environ["PMI_RANK"] == "5" and "PMI_FD" not in os.environ

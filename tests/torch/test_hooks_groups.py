@@ -1,5 +1,6 @@
 """Hooks beside gloo: nodes, settings, shared groups and threads, time-outs, errors on all ranks, memory."""
 
+import os
 import threading
 import time
 import weakref
@@ -82,6 +83,16 @@ def test_nodes_by_a_mesh_and_by_the_environment(gloo, agree, place, monkeypatch)
     state = ErrorFeedback("int8", gloo)
     averaged(state, torch.ones(9))
     assert agree(state.levels == place[1])
+
+
+def test_hosts_of_one_name_are_nodes_of_their_own(gloo, agree, monkeypatch):
+    """Ranks that cannot share memory are on nodes of their own, such as containers with one host name."""
+    links = {"/proc/self/ns/pid": f"pid:[{dist.get_rank()}]"}
+    readlink = os.readlink
+    monkeypatch.setattr(os, "readlink", lambda path: links.get(path) or readlink(path))
+    state = ErrorFeedback("int8", gloo)
+    averaged(state, torch.ones(9))
+    assert agree(state.reason == "every node has one rank"), state.reason
 
 
 def groups():
