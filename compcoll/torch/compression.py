@@ -12,6 +12,7 @@ import torch.distributed as dist
 from compcoll.codecs import Codec
 from compcoll.codecs import codec as codec_of
 from compcoll.torch.connection import Pipeline, connect
+from compcoll.torch.reductions import as_real
 
 __all__ = ["Compression", "ErrorFeedback"]
 
@@ -175,9 +176,10 @@ class ErrorFeedback(Compression):
         nodes have different numbers of ranks there is one level, and ``reason`` says so.
     nodes : sequence of int or DeviceMesh, optional
         The node of each rank of the group, or a mesh of the dimensions (node, rank in it). The default is
-        ``COMPCOLL_NODES``, or else the names of hosts.
+        ``COMPCOLL_NODES``, or else the ranks that can share memory.
     exact : sequence of str
-        Patterns of parameters' names in ``module``, such as ``"*norm*"``; their gradients are not coded.
+        Patterns of parameters' names in ``module``, such as ``"*norm*"``; their gradients are not coded. A
+        parameter with several names is exempt by any of them.
     min_numel : int
         Gradients of fewer values are not coded.
     module : torch.nn.Module, optional
@@ -214,13 +216,18 @@ class ErrorFeedback(Compression):
     ):
         super().__init__(codec, group, feeds_back=feeds_back, levels=levels, nodes=nodes)
         self.exact, self.min_numel = tuple([exact] if isinstance(exact, str) else exact), min_numel
-        named = [] if module is None else list(module.named_parameters())
+        named = [] if module is None else list(module.named_parameters(remove_duplicate=False))
+        #: Parameters without a name in ``module`` get numbers.
+        self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in reversed(named)}
         for pattern in self.exact:
             if not any(fnmatch(name, pattern) for name, _ in named):
-                raise ValueError(f"exact: none of the {len(named)} parameters of module is {pattern!r}")
-        #: Parameters without a name in ``module`` get numbers.
-        self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in named}
-        self._exact = {name for name, _ in named if any(fnmatch(name, pattern) for pattern in self.exact)}
+                raise ValueError(f"exact: none of the {len(self._names)} parameters of module is {pattern!r}")
+        #: First names of parameters, one of whose names is in ``exact``.
+        self._exact = {
+            self._names[parameter]
+            for name, parameter in named
+            if any(fnmatch(name, pattern) for pattern in self.exact)
+        }
 
     def _settings(self) -> tuple:
         return (*super()._settings(), self.exact, self.min_numel)
@@ -229,9 +236,11 @@ class ErrorFeedback(Compression):
         """The gradients of a bucket of DDP, by codec and by their parameters' names."""
         found: dict[Codec, dict[str, torch.Tensor]] = {}
         parameters = bucket.parameters()
-        gradients = bucket.buffer().split([parameter.numel() for parameter in parameters])
+        # Torch passes real and imaginary parts of complex gradients.
+        sizes = [parameter.numel() * (1 + parameter.is_complex()) for parameter in parameters]
+        gradients = as_real(bucket.buffer()).view(-1).split(sizes)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             name = self._names.setdefault(parameter, f"#{len(self._names)}")
-            is_exact = name in self._exact or gradient.numel() < self.min_numel
+            is_exact = name in self._exact or parameter.numel() < self.min_numel
             found.setdefault(_RAW if is_exact else self.codec, {})[name] = gradient
         return found

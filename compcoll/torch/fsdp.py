@@ -3,7 +3,7 @@
 compcoll.torch.compress_fsdp(model, reduce_scatter="bfp:bits=8")
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from functools import cache, wraps
 from threading import local
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from compcoll.torch import hooks
 from compcoll.torch.compression import Compression
 from compcoll.torch.integration import not_compiled, profiler_entry
-from compcoll.torch.reductions import reduction
+from compcoll.torch.reductions import as_real, reduction
 
 __all__ = ["CompressedAllGather", "CompressedAllReduce", "CompressedReduceScatter", "compress_fsdp"]
 
@@ -26,10 +26,11 @@ class _ReducedParameters(local):
 
     params: Sequence[Any] = ()
 
-    def widths(self, n: int) -> dict[str, int]:
-        """Each parameter's share of a rank's n gradients, by name; empty outside of FSDP2's calls."""
-        found = {one._param_fqn: one.padded_sharded_param_size.numel() for one in self.params}
-        return found if sum(found.values()) == n else {}
+    def widths(self, gradients: torch.Tensor) -> dict[str, int]:
+        """Each parameter's share of a rank's gradients, as real numbers; empty outside of FSDP2's calls."""
+        parts = 1 + gradients.is_complex()
+        found = {one._param_fqn: parts * one.padded_sharded_param_size.numel() for one in self.params}
+        return found if sum(found.values()) == parts * gradients.numel() else {}
 
 
 _reduced = _ReducedParameters()
@@ -158,6 +159,11 @@ class CompressedAllGather(_ModuleCollective):
     def __init__(self, codec: Any, *, levels: int | None = None, nodes: Any = None):
         super().__init__(codec, levels=levels, nodes=nodes)
 
+    def attach(self, module: Any, forward: _ForwardPrefetch | None) -> None:
+        """Serve a module of FSDP2."""
+        self.module, self._forward = module, forward
+        module.set_custom_all_gather(self)
+
     def __call__(
         self,
         output_tensor: torch.Tensor,
@@ -172,8 +178,8 @@ class CompressedAllGather(_ModuleCollective):
 
             def phases() -> hooks.Phases:
                 yield ()
-                rows = hooks.all_gather(self, input_tensor.reshape(-1), codec, {})
-                output_tensor.view(size, -1)[self.order] = rows
+                rows = hooks.all_gather(self, as_real(input_tensor).reshape(-1), codec, {})
+                as_real(output_tensor).view(size, -1)[self.order] = rows
 
             gathering = _AllGatherWork(hooks.submit(self.pipelines[0], phases(), output_tensor))
             if self._forward is not None:
@@ -195,6 +201,10 @@ class CompressedReduceScatter(_ModuleCollective):
     def __init__(self, codec: Any, *, feeds_back: bool = False, levels: int | None = None, nodes: Any = None):
         super().__init__(codec, feeds_back=feeds_back, levels=levels, nodes=nodes)
 
+    def attach(self, module: Any, forward: _ForwardPrefetch | None) -> None:
+        """Serve a module of FSDP2."""
+        module.set_custom_reduce_scatter(self)
+
     def __call__(
         self,
         output_tensor: torch.Tensor,
@@ -203,18 +213,19 @@ class CompressedReduceScatter(_ModuleCollective):
         op: Any,
         async_op: bool = False,
     ) -> None:
-        how = reduction(op, input_tensor.dtype)
+        given, out = as_real(input_tensor), as_real(output_tensor)
+        how = reduction(op, given.dtype)
         if not how.sums:
             raise ValueError(f"only sums travel compressed, and this is {how.name}")
         with profiler_entry("compressed_reduce_scatter"):
             size = self.connect(group)
             self.step += 1
-            codec, n = self.codec, output_tensor.numel()
-            widths = _reduced.widths(n) or {"shards": n}
+            codec, n = self.codec, out.numel()
+            widths = _reduced.widths(output_tensor) or {"shards": n}
 
             def phases() -> hooks.Phases:
                 yield ()
-                rows = input_tensor.view(size, n)
+                rows = given.view(size, n)
                 if self.order != sorted(self.order):
                     rows = rows[self.order]
                 elif how.changes_input or self.feeds_back:
@@ -224,7 +235,7 @@ class CompressedReduceScatter(_ModuleCollective):
                 yield [rows]
                 total = hooks.reduce_scatter(self, rows, codec, widths)
                 how.after(total, size)
-                output_tensor.view(-1).copy_(total)
+                out.view(-1).copy_(total)
 
             self._run(phases(), output_tensor)
 
@@ -248,15 +259,20 @@ class CompressedAllReduce(_ModuleCollective):
     ):
         super().__init__(codec, group, feeds_back=feeds_back, levels=levels, nodes=nodes)
 
+    def attach(self, module: Any, forward: _ForwardPrefetch | None) -> None:
+        """Serve a module of FSDP2."""
+        module.set_all_reduce_hook(self)
+
     def __call__(self, tensors: torch.Tensor | Sequence[torch.Tensor]) -> None:
-        """Average tensors of one floating-point type over the group, in place; collective."""
-        pieces = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        widths = _reduced.widths(pieces[0].numel()) if len(pieces) == 1 else {}
+        """Average tensors of one floating-point or complex type over the group, in place; collective."""
+        given = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        pieces = [as_real(one) for one in given]
+        widths = _reduced.widths(given[0]) if len(given) == 1 else {}
         with profiler_entry("compressed_all_reduce"):
             self.connect()
             self.step += 1
             if widths:  # one flat tensor
-                named = dict(zip(widths, pieces[0].split(list(widths.values())), strict=True))
+                named = dict(zip(widths, pieces[0].view(-1).split(list(widths.values())), strict=True))
             else:
                 named = {str(index): piece for index, piece in enumerate(pieces)}
             self._run(hooks.average(self, {self.codec: named}), pieces[0])
@@ -290,7 +306,8 @@ def compress_fsdp(
     replicas : ProcessGroup, optional
         Needed for ``all_reduce``, which always feeds errors back.
     exact : sequence of str
-        Patterns of names of modules that are not compressed; ``""`` is the root's name.
+        Patterns of names of modules that are not compressed; ``""`` is the root's name. A module with several
+        names is exempt by any of them.
     feeds_back, levels, nodes
         See `CompressedReduceScatter`. ``nodes`` are those of the shards' group.
 
@@ -302,38 +319,52 @@ def compress_fsdp(
     Raises
     ------
     ValueError
-        If there is no module of FSDP2 to compress, or ``all_reduce`` is given without ``replicas``.
+        If there is no module of FSDP2 to compress, if one has several groups of parameters, for an unknown
+        codec, or if ``all_reduce`` is given without ``replicas``; no module is changed then.
     """
     from torch.distributed.fsdp import FSDPModule
 
     if (all_reduce is None) != (replicas is None):
         raise ValueError(f"all_reduce={all_reduce!r} and replicas={replicas!r} need each other")
     patterns = [exact] if isinstance(exact, str) else exact
-    found: dict[str, list[_ModuleCollective]] = {}
-    sharded: dict[str, Any] = {
-        name: one for name, one in model.named_modules() if isinstance(one, FSDPModule)
+    names: dict[Any, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, FSDPModule):
+            names.setdefault(module, []).append(name)
+    chosen = {
+        own[0]: module
+        for module, own in names.items()
+        if not any(fnmatch(name, pattern) for name in own for pattern in patterns)
     }
-    forward = None if all_gather is None else _ForwardPrefetch(list({model, *sharded.values()}))
-    for name, module in sharded.items():
-        if any(fnmatch(name, pattern) for pattern in patterns):
-            continue
-        made: list[_ModuleCollective] = []
-        if all_gather is not None:
-            gather: Any = CompressedAllGather(all_gather, levels=levels, nodes=nodes)
-            gather.module, gather._forward = module, forward
-            module.set_custom_all_gather(gather)
-            made.append(gather)
-        if reduce_scatter is not None:
-            reduce: Any = CompressedReduceScatter(
-                reduce_scatter, feeds_back=feeds_back, levels=levels, nodes=nodes
-            )
-            module.set_custom_reduce_scatter(reduce)
-            made.append(reduce)
-        if all_reduce is not None:
-            average = CompressedAllReduce(all_reduce, replicas)
-            module.set_all_reduce_hook(average)
-            made.append(average)
-        found[name] = made
-    if not found:
+    if not chosen:
         raise ValueError("the model has no module of FSDP2 to compress: call fully_shard first")
+    _check_parameter_groups(chosen)
+    # A wrong codec is an error here, before any module is changed.
+    found: dict[str, list[Any]] = {name: [] for name in chosen}
+    for made in found.values():
+        if all_gather is not None:
+            made.append(CompressedAllGather(all_gather, levels=levels, nodes=nodes))
+        if reduce_scatter is not None:
+            options = {"feeds_back": feeds_back, "levels": levels, "nodes": nodes}
+            made.append(CompressedReduceScatter(reduce_scatter, **options))
+        if all_reduce is not None:
+            made.append(CompressedAllReduce(all_reduce, replicas))
+    forward = None if all_gather is None else _ForwardPrefetch(list({model, *names}))
+    for name, module in chosen.items():
+        for one in found[name]:
+            one.attach(module, forward)
     return found
+
+
+def _check_parameter_groups(modules: Mapping[str, Any]) -> None:
+    """Raise ValueError if modules have several groups of parameters: FSDP2 takes no objects for these."""
+    several = [
+        name
+        for name, module in modules.items()
+        if len(getattr(module._get_fsdp_state(), "_fsdp_param_groups", ())) > 1
+    ]
+    if several:
+        raise ValueError(
+            f"modules {several} have several groups of parameters each, which FSDP2 does not let compress: "
+            f"exempt them by exact={several}; no module was changed"
+        )

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from compcoll.core import dtypes
 
-__all__ = ["Reduction", "datatype_of", "element_of", "reduction"]
+__all__ = ["Reduction", "as_real", "datatype_of", "element_of", "reduction"]
 
 #: Names in `compcoll.comm.buffers`, which makes its datatypes after MPI is initialized.
 _OWN = {
@@ -21,6 +21,7 @@ _OWN = {
     torch.float16: "FLOAT16",
     torch.float8_e4m3fn: "FLOAT8_E4M3",
     torch.float8_e5m2: "FLOAT8_E5M2",
+    torch.complex32: "FLOAT16",
 }
 _MPI = {
     "SUM": MPI.SUM,
@@ -51,7 +52,7 @@ def datatype_of(dtype: torch.dtype) -> tuple[MPI.Datatype, int]:
     from compcoll.comm import buffers
 
     if dtype in _OWN:
-        return getattr(buffers, _OWN[dtype]), 1
+        return getattr(buffers, _OWN[dtype]), 1 + dtype.is_complex
     if dtype == torch.bool:
         return MPI.UINT8_T, 1
     try:
@@ -70,6 +71,11 @@ def element_of(dtype: torch.dtype) -> np.dtype:
     except TypeError:
         return np.dtype(np.uint8)
     return found if dtypes.supported(found) else np.dtype(np.uint8)
+
+
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """Real and imaginary parts in a further dimension, as a view; a tensor of another type itself."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 @dataclass(frozen=True)
@@ -105,14 +111,16 @@ class Reduction:
     def before(self, flat: torch.Tensor) -> None:
         """Multiply a rank's values by the factor, in place."""
         if self.factor is not None:
-            flat.mul_(self.factor.to(flat.device) if isinstance(self.factor, torch.Tensor) else self.factor)
+            as_real(flat).mul_(
+                self.factor.to(flat.device) if isinstance(self.factor, torch.Tensor) else self.factor
+            )
 
     def after(self, flat: torch.Tensor, size: int) -> None:
         """Divide the sums by the number of ranks, in place, for an average."""
         if not self.averages:
             return
         if flat.dtype.is_floating_point or flat.dtype.is_complex:
-            flat.div_(size)
+            as_real(flat).div_(size)  # torch has no division of complex32 on the host
         elif flat.dtype in _UNDIVIDED:
             flat.copy_(torch.from_numpy(flat.cpu().numpy() // size))
         else:

@@ -38,7 +38,7 @@ def spaced(tensor):
     return room[:, 1]
 
 
-def run(op, *args, group, later, **more):
+def run(op, /, *args, group, later, **more):
     """Call an operation of torch, and wait for it if it is asynchronous."""
     work = op(*args, group=group, async_op=later, **more)
     if later:
@@ -243,6 +243,26 @@ def test_average_and_scaled_sum(world, ours, gloo, agree, dtype):
                 before, part = given.clone(), torch.zeros(n, dtype=dtype)
                 REDUCE_SCATTER_SINGLE(part, given, scaled, group=group)
                 assert agree(torch.equal(before, given))
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("how", [all_reduce, reduce, reduce_scatter, reduce_scatter_single])
+def test_sums_of_complex32(world, ours, agree, how):
+    """Sums, averages and scaled sums of pairs of float16 are those of complex64."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def pairs(n, dtype, rank, seed):
+        return values(n, torch.complex64, rank, seed).to(dtype)
+
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist._make_nccl_premul_sum(0.5)):
+        for n in (1, 20_003):
+            for group in (world, ours):
+                got, want = (
+                    how(Case(n, dtype, packed, rank, size, given=pairs), group=group, later=False, op=op)
+                    for dtype in (torch.complex32, torch.complex64)
+                )
+                pairs_of = [[torch.view_as_real(x).half() for x in some] for some in (got, want)]
+                assert agree(same(*pairs_of)), (op, n)
 
 
 def test_what_cannot_be_reduced(world):

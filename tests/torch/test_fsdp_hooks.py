@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 import torch.distributed as dist
-from buckets import Scaled, is_same, of_rank
+from buckets import Scaled, is_same, mean_by_gloo, of_rank
 from test_conformance import batch, close, mesh_of, model, train
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -293,6 +293,69 @@ def test_fsdp2_goes_on_from_state_dicts(gloo, agree, replicated, kind):
     fresh, _ = made()
     assert agree(all(state["errors"] for state in kept.values()))
     assert agree(torch.equal(got, want) and not torch.equal(gradients(fresh), want))
+
+
+@pytest.mark.parametrize("kind", ["reduce_scatter", "all_gather"])
+def test_complex_parameters(gloo, agree, place, kind):
+    """Complex gradients and parameters are compressed as pairs of real numbers."""
+
+    def trained(**codecs):
+        torch.manual_seed(0)
+        net = fully_shard(torch.nn.Linear(64, 30, dtype=torch.complex64), mesh=mesh_of(gloo))
+        states = compress_fsdp(net, **codecs, nodes=place[0])[""] if codecs else []
+        net(of_rank(dist.get_rank(), 256).view(4, 64).to(torch.complex64)).abs().sum().backward()
+        return net.weight.grad.full_tensor(), states
+
+    (got, (state,)), (want, _) = trained(**{kind: "bfp:bits=12"}), trained()
+    assert agree((got - want).abs().max() < 1e-2 * want.abs().max() and not torch.equal(got, want))
+    assert agree(state.raw_nbytes > 2 * state.wire_nbytes > 0)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_complex32(gloo, agree):
+    state, mine = CompressedAllReduce("bfp:bits=10", gloo), of_rank(dist.get_rank(), 1000).half()
+    got = torch.view_as_complex(mine.clone().view(500, 2))
+    state(got)
+    want = mean_by_gloo(gloo, mine)
+    assert agree(got.dtype == torch.complex32 and state.raw_nbytes > state.wire_nbytes > 0)
+    assert agree((torch.view_as_real(got).flatten() - want).abs().max() < 0.01 * want.abs().max())
+
+
+def test_modules_with_several_groups_of_parameters(gloo, agree):
+    """An error names all modules that FSDP2 does not let compress, and leaves every module as it was."""
+    api = pytest.importorskip("torch.distributed.fsdp._fully_shard._fsdp_common")
+    if not hasattr(api, "ShardPlacementResult"):
+        pytest.skip("this torch has one group of parameters for a module")
+    mesh = mesh_of(gloo)
+    other = api.FSDPMeshInfo(mesh_of(dist.new_group(backend="gloo"), "other"), shard_mesh_dim=0)
+
+    def net():
+        made = model()
+        fully_shard(made[0], mesh=mesh)
+        by_shape = lambda p: api.ShardPlacementResult(None, other) if p.dim() == 1 else None  # noqa: E731
+        fully_shard(made[2], mesh=mesh, shard_placement_fn=by_shape)
+        return fully_shard(made, mesh=mesh)
+
+    ours = net()
+    with pytest.raises(
+        ValueError, match=r"\['2'\] have several groups .* exact=\['2'\]; no module was changed"
+    ):
+        compress_fsdp(ours, "int8", "raw")
+    assert agree(
+        ours[0]._get_fsdp_state()._fsdp_param_group._reduce_scatter_comm.__module__.startswith("torch.")
+    )
+    assert agree(set(compress_fsdp(ours, "lossless", "raw", exact=["2"])) == {"", "0"})
+    assert agree(close(train(ours), train(net())))
+
+
+def test_a_wrong_codec_changes_no_module(gloo, agree):
+    net = sharded(gloo)
+    with pytest.raises(ValueError, match="nonsense"):
+        compress_fsdp(net, "nonsense", "raw")
+    for module in (net, net[0], net[2]):
+        group = module._get_fsdp_state()._fsdp_param_group
+        assert agree(group is None or group._all_gather_comm.__module__.startswith("torch."))
+    assert agree(len(net._forward_hooks) == len(sharded(gloo)._forward_hooks))
 
 
 def test_modules_to_compress(gloo, agree):

@@ -141,6 +141,45 @@ def test_exact_parameters(gloo, agree):
         ErrorFeedback("int4", exact="norm*", module=net)
 
 
+class Tied(torch.nn.Module):
+    """An embedding whose weight is that of the last layer, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(40, 16), torch.nn.Linear(16, 40, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        return self.head(self.embed(x))
+
+
+@pytest.mark.parametrize("name", ["embed.weight", "head.weight"])
+def test_exact_parameters_by_any_name(gloo, agree, name):
+    net = DDP(Tied(), process_group=gloo)
+    state = compress_ddp(net, "int4", exact=[name])
+    net(torch.arange(9)).square().mean().backward()
+    assert agree(not state.state_dict()["errors"])
+    with pytest.raises(ValueError, match="none of the 1 parameters of module is 'tail"):
+        ErrorFeedback("int4", exact="tail.weight", module=Tied())
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_complex_gradients(gloo, agree, place, dtype):
+    """Gradients of complex parameters are compressed as pairs of real numbers."""
+
+    def gradient(codec):
+        torch.manual_seed(0)
+        net = DDP(torch.nn.Linear(64, 30, dtype=dtype), process_group=gloo)
+        state = None if codec is None else compress_ddp(net, codec, nodes=place[0])
+        values = torch.view_as_complex(of_rank(dist.get_rank(), 512, dtype.to_real()).view(4, 64, 2))
+        net(values).abs().square().mean().backward()
+        return net.module.weight.grad, state
+
+    (got, state), (want, _) = gradient("bfp:bits=12"), gradient(None)
+    assert agree(is_same(gloo, torch.view_as_real(got)) and state.raw_nbytes > 2 * state.wire_nbytes > 0)
+    assert agree((got - want).abs().max() < 2e-3 * want.abs().max())
+
+
 def test_sparse_gradients(gloo, agree):
     """Sparse gradients of an embedding equal those without a hook, beside compressed dense ones."""
 
