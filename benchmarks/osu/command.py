@@ -52,7 +52,8 @@ def ended(command: click.Command, argv: list[str] | None, name: str, obj: object
         # Every rank raises this, because all read the same options, unless files differ between hosts.
         if world.rank == 0:
             error.show()
-        _await_others(world)  # the first rank that exits ends the others
+        if _await_others(world):  # the first rank that exits ends the others
+            MPI.Finalize()  # mpi4py.run would call MPI_Abort otherwise
         status = error.exit_code
     except click.Abort:  # Ctrl-C, which reaches all ranks
         world.Abort(128 + signal.SIGINT)
@@ -63,12 +64,13 @@ def ended(command: click.Command, argv: list[str] | None, name: str, obj: object
     return status
 
 
-def _await_others(world: MPI.Intracomm, seconds: float = 2.0) -> None:
-    """Wait in a barrier, but only for some seconds if other ranks do not reach it."""
+def _await_others(world: MPI.Intracomm, seconds: float = 2.0) -> bool:
+    """Wait in a barrier; False if other ranks do not reach it in some seconds."""
     barrier = world.Ibarrier()
     deadline = time.monotonic() + seconds
-    while not barrier.Test() and time.monotonic() < deadline:
+    while not (done := barrier.Test()) and time.monotonic() < deadline:
         time.sleep(0.01)
+    return done
 
 
 def data_options(command: Callable) -> Callable:
@@ -99,7 +101,7 @@ def look_first(world: MPI.Intracomm, json: Path | None, plot: Path | None = None
     on_all(world, look)
 
 
-@click.command(context_settings={"show_default": True})
+@click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option("--codec", "codecs", default="lossless", help="Codecs, separated by commas; none: MPI alone.")
 @click.option("--sizes", default="1K:16M", help=SIZES)
 @click.option("--iters", default=20, type=click.IntRange(1), help="Calls of each codec and size.")

@@ -227,7 +227,7 @@ def main(op: str, argv: list[str] | None = None, name: str = "python -m benchmar
     sys.exit(ended(_command, [op, *(sys.argv[1:] if argv is None else argv)], name))
 
 
-@click.command(context_settings={"show_default": True})
+@click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.argument("op", type=click.Choice(NONBLOCKING))
 @click.option("--codec", "codecs", default="lossless", help="Codecs, separated by commas; none: MPI alone.")
 @click.option("--sizes", default="64K:4M:4", help=SIZES)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
 import compcoll
+from compcoll.core.names import did_you_mean
 
 __all__ = ["main"]
 
@@ -22,6 +24,12 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         return import_module(f"compcoll.cli.{name}").command if name in COMMANDS else None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            ctx.fail(error.message.rstrip(".") + did_you_mean(args[0], COMMANDS))
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

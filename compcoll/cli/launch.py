@@ -16,7 +16,16 @@ import click
 from compcoll.core.library import check_mpi
 from compcoll.launch import is_launched
 
-__all__ = ["become_ranks", "find_mpiexec", "is_launched", "need_mpi", "on_all", "relaunch", "same_ranks"]
+__all__ = [
+    "become_ranks",
+    "end",
+    "find_mpiexec",
+    "is_launched",
+    "need_mpi",
+    "on_all",
+    "relaunch",
+    "same_ranks",
+]
 
 
 def find_mpiexec() -> str | None:
@@ -80,8 +89,16 @@ def on_all(comm: Any, function: Callable[[], Any]) -> Any:
         return result
     if problem is not None and comm.rank == failed[0]:
         problem.show()
-    comm.Barrier()  # the first rank that ends may end them all
-    raise SystemExit(1)
+    end(1)
+
+
+def end(status: int) -> NoReturn:
+    """Exit on all ranks, without the lines that MPI_Abort prints; collective over COMM_WORLD."""
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Barrier()  # the first rank that ends may end them all
+    MPI.Finalize()  # mpi4py would call MPI_Abort otherwise
+    raise SystemExit(status)
 
 
 def same_ranks(ranks: int) -> None:
