@@ -15,6 +15,7 @@ import click
 
 from compcoll.cli.launch import find_mpiexec
 from compcoll.cli.output import wide_console
+from compcoll.core import environment
 from compcoll.preload import library_path
 
 #: Extras that bring optional packages.
@@ -46,6 +47,7 @@ def command(as_json: bool, preload: bool) -> None:
 
 
 def _show(as_json: bool) -> None:
+    environment.warn_of_unknown()
     facts = {
         "versions": _versions(),
         "MPI": _mpi(),
@@ -126,7 +128,6 @@ def _processor() -> dict[str, str]:
 
 def _workers() -> str:
     """Number of worker threads of a rank, and the reason for it."""
-    from compcoll.core import environment
     from compcoll.engine.cores import cores_of_process, free_cores, spare_cores
 
     long = "in calls that code for 0.2 ms or more"
@@ -173,7 +174,6 @@ def _codecs() -> dict[str, str]:
 
 def _files() -> dict[str, str]:
     """The library to preload, and the folder of the tables that trials and `compcoll tune` fill."""
-    from compcoll.core import environment
     from compcoll.policy.table import folder
 
     where, mode = folder(), environment.table()

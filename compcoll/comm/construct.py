@@ -160,7 +160,9 @@ def _meet(plain: MPI.Intracomm, seconds: float) -> None:
 
 @cache
 def _begin() -> None:
-    """Register Python's decisions with the layer."""
+    """Register Python's decisions with the layer, and look for misspelt variables on one rank of the job."""
+    if _WORLD.Get_rank() == 0:
+        environment.warn_of_unknown()
     _engine.serve_calls(prepare, load_kernels)
     for dtype, code in dtypes.CODES.items():
         if dtype.kind != "c":

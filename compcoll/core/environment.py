@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from typing import TypeVar
+
+from compcoll.core.names import did_you_mean
 
 __all__ = [
     "check_all",
@@ -21,9 +24,42 @@ __all__ = [
     "threads",
     "timeout",
     "trace",
+    "warn_of_unknown",
 ]
 
 T = TypeVar("T")
+PREFIX = "COMPCOLL_"
+#: Variables that users set, without the prefix.
+NAMES = (
+    "CHECK",
+    "CODEC",
+    "CONFIG",
+    "CPU",
+    "CUBINS",
+    "DEVICE_BUFFERS",
+    "DISABLE",
+    "NODES",
+    "PYTHON",
+    "SHARED_MEMORY",
+    "SUMMARY",
+    "TABLE",
+    "THREADS",
+    "TIMEOUT",
+    "TRACE",
+)
+#: Variables that compcoll, its build, its benchmarks and its tests set for their own processes.
+INTERNAL = (
+    "CARRIED",
+    "ENGINE_FLAGS",
+    "EXECUTOR_SEED",
+    "GPU_LOCK",
+    "LIBPYTHON",
+    "LIMIT",
+    "SETTINGS",
+    "SHARED",
+    "STANDIN_DEVICES",
+    "STANDIN_FAULTS",
+)
 #: Most threads that a rank may be given.
 MOST_THREADS = 256
 
@@ -98,6 +134,16 @@ def check_all() -> None:
     checks(default=False)
     for reader in (device_buffers, shared_memory, summary, table, threads, timeout):
         reader()
+
+
+def warn_of_unknown() -> None:
+    """Print a line for each variable ``COMPCOLL_*`` that does not exist, and so has no effect."""
+    for variable in sorted(os.environ):
+        name = variable.removeprefix(PREFIX)
+        if name == variable or name in NAMES or name in INTERNAL:
+            continue
+        hint = did_you_mean(name, NAMES, PREFIX) or f"; after {PREFIX} come {', '.join(NAMES)}"
+        print(f"compcoll: there is no variable {variable}, it is ignored{hint}", file=sys.stderr, flush=True)
 
 
 def _folder(text: str) -> Path:

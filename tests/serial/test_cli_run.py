@@ -226,6 +226,21 @@ def test_within_a_program_by_its_import(program, tmp_path):
 
 
 @pytest.mark.exhaustive
+def test_a_misspelt_variable_is_named_once(program, tmp_path):
+    path = program("")
+    own = tmp_path / "own.py"
+    own.write_text("import compcoll\nfrom mpi4py import MPI\ncompcoll.Comm(MPI.COMM_WORLD)\n")
+    for command in ([*RUN[1:], path], [own]):
+        done = started(2, *command, COMPCOLL_TIME_OUT="60", COMPCOLL_LIBPYTHON="")
+        assert done.returncode == 0, done.stderr
+        (said,) = (line for line in done.stderr.splitlines() if "variable" in line)
+        assert said.startswith(
+            "compcoll: there is no variable COMPCOLL_TIME_OUT, it is ignored; did you mean"
+        )
+        assert said.endswith("'COMPCOLL_TIMEOUT'?")
+    assert "'COMPCOLL_CPU'?" in run(*RUN[:3], "info", COMPCOLL_CPUS="avx2", COMPCOLL_TABLE="off").stderr
+
+
 def test_by_default_only_what_gains_is_accelerated(program):
     path = program("say(line.policy.codec)")
     result = run(*BY_DEFAULT, "-n", 2, path)

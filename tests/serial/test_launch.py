@@ -19,7 +19,7 @@ import pytest
 import compcoll
 from compcoll.launch import bootstrap, pmi
 
-MARK = "COMPCOLL_TEST_OF_LAUNCHERS"
+MARK = "TEST_OF_LAUNCHERS"
 
 
 def free_port():

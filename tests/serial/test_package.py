@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import compcoll
+from compcoll.core import environment
 from compcoll.devices.nvrtc import csrc_dir
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,18 @@ def test_every_folder_is_packaged():
     sources = {p.parent for p in (ROOT / "csrc").rglob("*.[hc]*")}
     folders = {".".join(("compcoll", *p.relative_to(ROOT).parts)) for p in sources}
     assert set(listed) == names | folders
+
+
+def test_every_variable_is_known():
+    """A variable that is missing in the list would be reported as misspelt."""
+    ours = [*(ROOT / "compcoll").rglob("*.py*"), *(ROOT / "csrc").rglob("*.cpp")]
+    tests = [path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    called = r"""(?:environ\W+(?:\w+\()?|getenv\(|variable\(|read\(|"-e", )f?["']COMPCOLL_(\w+)"""
+    used = {name for path in (*ours, *tests) for name in re.findall(called, path.read_text())}
+    page = re.findall(r"^\| `COMPCOLL_(\w+)`", (ROOT / "docs" / "environment.md").read_text(), re.MULTILINE)
+    assert set(page) | {"CUBINS"} == set(environment.NAMES)
+    assert used <= {*environment.NAMES, *environment.INTERNAL}
+    assert {"TABLE", "CPU", "PYTHON", "LIBPYTHON", "STANDIN_FAULTS"} <= used
 
 
 def test_every_include_of_the_sources_is_found():

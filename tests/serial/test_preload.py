@@ -152,9 +152,14 @@ def calls_accelerated(result):
 @pytest.mark.exhaustive(but=1)
 def test_c(build, mpi):
     program = build("collectives.c", C_COMPILERS[mpi][0])
-    ours = accelerated(program, MPI4PY_MPIABI="mpich")  # as it may be set for Python programs
+    # mpi4py's variable may be set for Python programs.
+    ours = accelerated(program, MPI4PY_MPIABI="mpich", COMPCOLL_TIME_OUT="9")
     assert (ours.stdout, ours.returncode) == ("0 wrong values on 2 ranks, thread level 0\n", 0), ours.stderr
     assert calls_accelerated(ours) > 100
+    assert (
+        ours.stderr.count("no variable COMPCOLL_TIME_OUT, it is ignored; did you mean 'COMPCOLL_TIMEOUT'?")
+        == 1
+    )
 
 
 @pytest.mark.parametrize("mpi", C_COMPILERS)
