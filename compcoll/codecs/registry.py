@@ -10,6 +10,7 @@ import numpy as np
 
 from compcoll.core._cpu import Coding
 from compcoll.core.errors import FrameError
+from compcoll.core.names import did_you_mean
 from compcoll.frame import HEADER_NBYTES
 from compcoll.frame import inspect as inspect_frame
 
@@ -141,7 +142,8 @@ def codec_class(name: str) -> Any:
     if target is None and (point := point_of(name)) is not None:
         target = _load(point)
     if target is None:
-        raise ValueError(f"unknown codec {name!r}; known are {', '.join(codecs())}")
+        known = codecs()
+        raise ValueError(f"unknown codec {name!r}; known are {', '.join(known)}{did_you_mean(name, known)}")
     if isinstance(target, str):
         module, _, attribute = target.partition(":")
         target = _known[name] = getattr(import_module(module), attribute)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from functools import lru_cache
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from compcoll.codecs.base import Codec
 from compcoll.codecs.registry import codec_class, codecs, package_of, point_of
+from compcoll.core.names import did_you_mean
 
 __all__ = ["codec", "default_specs", "takes"]
 
@@ -37,7 +39,10 @@ def codec(spec: str | Codec) -> Codec:
         if hasattr(type(spec), "encode_payload"):
             return spec
         raise TypeError(f"a codec is given as a string or a Codec, not as {type(spec).__name__}")
-    name, _, options = spec.partition(":")
+    name, colon, options = spec.partition(":")
+    words = re.match(r"\s*(\w+)[^\w:]+(\w+=[^)]+)", spec)
+    if words and not colon and words[1] in codecs():
+        raise ValueError(f"{spec!r}: parameters follow a colon: '{words[1]}:{words[2]}'")
     cls = codec_class(name.strip())
     return cls(**_parse(cls, options)) if options else cls()
 
@@ -88,7 +93,8 @@ def _parse(cls: type[Codec], options: str) -> dict[str, object]:
         if not equals or not key or not value:
             raise ValueError(f"{item!r} in the options of codec {cls.name!r} is not key=value")
         if key not in allowed:
-            raise ValueError(f"codec {cls.name!r} has no option {key!r}; it has {allowed or 'none'}")
+            has = f"it has {', '.join(allowed) or 'none'}{did_you_mean(key, allowed)}"
+            raise ValueError(f"codec {cls.name!r} has no option {key!r}; {has}")
         if key in result:
             raise ValueError(f"option {key!r} of codec {cls.name!r} is given twice")
         result[key] = _number(value)

@@ -10,6 +10,7 @@ import numpy as np
 
 from compcoll.codecs import Codec, codec
 from compcoll.core import dtypes
+from compcoll.core.names import did_you_mean
 from compcoll.core.sizes import nbytes_of
 from compcoll.operations import ALGORITHMS
 from compcoll.policy.decision import ARRAY, FLAT
@@ -144,7 +145,8 @@ def one_of(what: str, value: object, allowed: Iterable[object]) -> None:
     """Raise ValueError if a value is not allowed."""
     allowed = list(allowed)
     if value not in allowed:
-        raise ValueError(f"{what} {value!r} is not one of {', '.join(map(str, allowed))}")
+        names = f"{', '.join(map(str, allowed))}{did_you_mean(value, allowed)}"
+        raise ValueError(f"{what} {value!r} is not one of {names}")
 
 
 def check_keys(what: str, values: Mapping[str, Any], allowed: list[str]) -> None:

@@ -19,6 +19,7 @@ from compcoll import operations
 from compcoll.codecs import Codec, codecs
 from compcoll.comm.recording import record
 from compcoll.core import environment
+from compcoll.core.names import did_you_mean
 from compcoll.policy.policy import Policy, Rule, check_same, default_policy, fields_of, make_policy
 from compcoll.policy.rules import NOT_CODECS
 from compcoll.torch.groups import all_groups
@@ -277,13 +278,14 @@ def _rule(name: str, entry: Any) -> Rule:
     values = dict(entry) if isinstance(entry, Mapping) else {"codec": entry}
     phase, ops = values.pop("phase", None), values.pop("op", ())
     if phase is not None and phase not in PHASES:
-        raise ValueError(f"phase {phase!r} is not one of {', '.join(PHASES)}")
+        raise ValueError(f"phase {phase!r} is not one of {', '.join(PHASES)}{did_you_mean(phase, PHASES)}")
     wanted = [ops] if isinstance(ops, str) else [*ops]
     if phase is not None:
         wanted += PHASES[phase]
     for op in wanted:
         if op not in _OPERATIONS and op not in operations.ALGORITHMS:
-            raise ValueError(f"op {op!r} is not one of {', '.join(_OPERATIONS)}")
+            near = did_you_mean(op, _OPERATIONS)
+            raise ValueError(f"op {op!r} is not one of {', '.join(_OPERATIONS)}{near}")
     translated = tuple(mpi for op in wanted for mpi in _OPERATIONS.get(op, (op,)))
     if "dtype" in values:
         dtypes = values["dtype"]

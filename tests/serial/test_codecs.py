@@ -205,6 +205,10 @@ def test_threads_encode_at_the_same_time(n):
     ("call", "error", "message"),
     [
         (lambda: codec("zip"), ValueError, "unknown codec 'zip'; known are .*zfp"),
+        (lambda: codec("zpf:rate=8"), ValueError, "unknown codec 'zpf'; .* did you mean 'zfp'\\?"),
+        (lambda: codec("zfp,rate=8"), ValueError, "'zfp,rate=8': parameters follow a colon: 'zfp:rate=8'"),
+        (lambda: codec("bfp(bits=8, dim=1)"), ValueError, "follow a colon: 'bfp:bits=8, dim=1'"),
+        (lambda: codec("bfp:bit=8"), ValueError, "no option 'bit'; it has bits, .*; did you mean 'bits'"),
         (lambda: codec(7), TypeError, "not as int"),
         (lambda: codec("zfp:rate"), ValueError, "'rate' .* is not key=value"),
         (lambda: codec("zfp:speed=3"), ValueError, "has no option 'speed'; it has"),
