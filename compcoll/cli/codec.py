@@ -39,7 +39,8 @@ _POSITIVE = click.FloatRange(0, sys.float_info.max, min_open=True)
     "--link",
     type=Link(),
     multiple=True,
-    help="A network to predict for, such as 10gbe, hdr or 1.25GB/s. Repeatable.",
+    help="A network to predict for, such as 10gbe, hdr or 1.25GB/s; a capital B counts bytes, a small one "
+    "bits. Repeatable.",
 )
 @click.option("--dtype", type=DType(), help="Element type of a raw file: f4, f8, f2, bf16, i4, c8, ...")
 @click.option("--shape", type=Shape(), help="1 to 3 dimensions, slowest first, such as 41x128x128.")
@@ -72,8 +73,9 @@ def command(file: Path, codec: tuple[str, ...], out: Path | None, as_json: bool,
     from compcoll.cli.choose import Goal, sample
     from compcoll.cli.measure import Subject
     from compcoll.codecs.specs import default_specs
-    from compcoll.core import _cpu
+    from compcoll.core import _cpu, environment
 
+    environment.warn_of_unknown()
     if out is not None:
         check_writable(out, "the figure")
         if problem := _import_figure().check_format(out):

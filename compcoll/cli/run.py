@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,13 @@ from compcoll.cli.spec import Size, ranks_option
 from compcoll.core import environment
 from compcoll.policy import make_policy
 from compcoll.preload import is_preloaded
+
+#: Compilers of MPI's by the suffixes of sources.
+_COMPILERS = {
+    "mpicc": (".c",),
+    "mpicxx": (".cc", ".cpp", ".cxx", ".C"),
+    "mpifort": (".f", ".F", ".f90", ".F90", ".f03", ".f08"),
+}
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -65,8 +73,8 @@ def command(
         raise click.UsageError(str(error)) from None
     _check_environment(ranks, given.get("trace"))
     executable = None if as_module else find_executable(program)
-    if not (as_module or executable or Path(program).exists()):
-        raise click.UsageError(f"{program} does not exist; -m runs a module")
+    if not (as_module or executable):
+        _check_program(Path(program))
     words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
     words = ["run", *words, *["-m"] * as_module, *["-q"] * quiet, program, *arguments]
     if ranks is not None and not is_launched():
@@ -88,6 +96,20 @@ def command(
     if not environment.disabled():
         _accelerate(given)
     run_as_main(program, as_module)
+
+
+def _check_program(path: Path) -> None:
+    """Raise UsageError for a program that is missing, or that Python cannot run."""
+    if not path.exists():
+        raise click.UsageError(f"{path} does not exist; -m runs a module")
+    if compiler := next((name for name, suffixes in _COMPILERS.items() if path.suffix in suffixes), None):
+        what = f"{compiler} -o {path.stem} {path}"
+        raise click.UsageError(f"{path} is a source file: compile it ({what}), and run ./{path.stem}")
+    if path.is_file() and not os.access(path, os.X_OK):
+        with path.open("rb") as file:
+            line = file.readline(256)
+        if line.startswith(b"\x7fELF") or (line.startswith(b"#!") and b"python" not in line):
+            raise click.UsageError(f"{path} is not executable: chmod +x {path}")
 
 
 def _check_environment(ranks: int | None, trace: Path | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -12,9 +13,22 @@ from compcoll.core.sizes import nbytes_of
 
 __all__ = ["Link", "Size", "codec_option", "ranks_option"]
 
-_UNITS = {"gbe": 1e9 / 8, "Gb/s": 1e9 / 8, "Mb/s": 1e6 / 8, "GB/s": 1e9, "MB/s": 1e6}
-#: InfiniBand with four lanes.
-_LINKS = {"fdr": 7e9, "edr": 12.5e9, "hdr": 25e9, "ndr": 50e9, "xdr": 100e9}
+_PREFIXES = {"m": 1e6, "g": 1e9, "t": 1e12}
+#: A number, a prefix, and a unit: bytes if it is a capital B, else bits, in any spelling that is common.
+_BANDWIDTH = re.compile(r"([0-9.]+)\s*([mgtMGT])(?:(B)|(?i:b|be|ige|bit|bits|))(?i:/s|ps|)")
+#: Gb/s of InfiniBand: with four lanes, or under the name of a product.
+_LINKS = {
+    "fdr": 56,
+    "edr": 100,
+    "hdr": 200,
+    "hdr100": 100,
+    "hdr200": 200,
+    "ndr": 400,
+    "ndr200": 200,
+    "ndr400": 400,
+    "xdr": 800,
+    "xdr800": 800,
+}
 
 
 class Size(click.ParamType):
@@ -36,18 +50,22 @@ class Size(click.ParamType):
 
 
 class Link(click.ParamType):
-    """A link's bandwidth, given by name or number; converted to its text and bytes per second."""
+    """A link's bandwidth, given by name or number; converted to its text and bytes per second.
+
+    Letter case only matters in the unit B, for bytes; Ethernet's ``GBE`` counts bits.
+    """
 
     name = "link"
 
     def convert(self, value, param, ctx) -> tuple[str, float]:
-        number = re.split("[^0-9.]", value)[0]
-        try:
-            nbytes = float(number) * _UNITS[value[len(number) :].strip()] if number else _LINKS[value]
-        except (KeyError, ValueError):
-            nbytes = 0.0
+        nbytes = _LINKS.get(value.lower(), 0) * 1e9 / 8
+        if found := _BANDWIDTH.fullmatch(value.strip()):
+            number, prefix, capital = found.groups()
+            with suppress(ValueError):
+                nbytes = float(number) * _PREFIXES[prefix.lower()] / (1 if capital else 8)
         if not nbytes:
-            self.fail(f"{value!r} is not a bandwidth such as 10gbe, 25Gb/s, 1.25GB/s or hdr", param, ctx)
+            what = "10gbe, 25Gb/s, hdr, or 1.25GB/s: a capital B counts bytes, a small one bits"
+            self.fail(f"{value!r} is not a bandwidth such as {what}", param, ctx)
         return value, nbytes
 
 

@@ -16,6 +16,7 @@ from terminal import words
 import compcoll
 from compcoll.cli import COMMANDS, launch
 from compcoll.cli.measure import Measurement, Subject
+from compcoll.cli.spec import Link
 from compcoll.codecs.specs import default_specs
 from compcoll.engine.cores import Cores
 
@@ -241,7 +242,8 @@ def test_dtype_and_shape_of_a_raw_file(run, tmp_path):
         (["ramp.npy", "--error", "0"], "0.0 is not in the range 0<x<="),
         (["ramp.npy", "--snr", "inf"], "inf is not in the range 0<x<="),
         (["ramp.npy", "--error", "small"], "'small' is not a valid float"),
-        (["ramp.npy", "--link", "10gb"], "'10gb' is not a bandwidth such as 10gbe"),
+        (["ramp.npy", "--link", "10gib"], "'10gib' is not a bandwidth such as 10gbe"),
+        (["ramp.npy", "--link", "10"], "a capital B counts bytes, a small one bits"),
         (["ramp.npy", "--link", "0GB/s"], "'0GB/s' is not a bandwidth"),
         (["text.npy"], "holds <U1, which is not supported"),
         (["ramp.npy", "--dtype", "f8"], "holds float32, not float64"),
@@ -267,6 +269,20 @@ def test_speed_up_on_a_link():
     x = Measurement("codec", "codec", (9,), False, 4.0, 8, encode_gbs=10.0, decode_gbs=5.0)
     assert x.speedup(1e9) == pytest.approx(1 / (0.25 + (0.1 + 0.2) / 8))
     assert x.speedup(50e9) == pytest.approx(0.02 / (0.2 + (0.1 + 0.005) / 8))
+
+
+@pytest.mark.parametrize(
+    ("spellings", "gigabits"),
+    [
+        ("10GbE 10gbe 10GBE 10GigE 10Gbps 10gbit 10Gbit/s 10g 10G 10gb 10Gb/s 10gb/s 10 Gb/s 1.25GB/s", 10),
+        ("1gb/s 1Gb/s 1000Mb/s 125MB/s 0.125GBps", 1),
+        ("ndr200 NDR200 hdr 25GB/s 0.2Tb/s", 200),
+    ],
+)
+def test_spellings_of_a_bandwidth(spellings, gigabits):
+    for text in spellings.replace("10 Gb", "10_Gb").split():
+        text = text.replace("_", " ")
+        assert Link().convert(text, None, None) == (text, pytest.approx(1e9 * gigabits / 8)), text
 
 
 @pytest.mark.parametrize(
@@ -387,8 +403,23 @@ def test_help_behind_an_operation_is_its_own(run, monkeypatch):
     monkeypatch.setattr("compcoll.cli.bench.need_mpi", lambda: None)
     monkeypatch.setattr("compcoll.benchmarks.osu.command.main", lambda *given: asked.append(given))
     assert "OP is a collective" in words(run("bench", "--help").output)
-    run("bench", "alltoall", "--help")
-    assert asked == [("alltoall", ["--help"], "compcoll bench alltoall")]
+    for option in ("--help", "-h"):
+        run("bench", "alltoall", option)
+    assert asked == [("alltoall", [option], "compcoll bench alltoall") for option in ("--help", "-h")]
+
+
+def test_bench_ends_at_a_wrong_option_without_lines_of_mpi():
+    assert "Codecs, separated by commas" in bench("ialltoall", "-h").stdout
+    done = bench("alltoall", "--size", "1M")
+    assert done.returncode == 2
+    assert done.stderr.rstrip().split("\n")[-1].startswith("Error: No such option")
+
+
+def test_misspelt_commands_and_operations_get_a_suggestion(run):
+    for arguments, says in ((["tunee"], "did you mean 'tune'?"), (["bench", "Allreduc"], "'allreduce'?")):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert words(result.output).endswith(says)
 
 
 def test_run_looks_at_its_options_first(run, ramp, monkeypatch, outside):
@@ -402,6 +433,29 @@ def test_run_looks_at_its_options_first(run, ramp, monkeypatch, outside):
         result = run("run", *words_)
         assert result.exit_code == 2, words_
         assert says in words(result.output)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        (
+            "heat.c",
+            b"int main;",
+            "heat.c is a source file: compile it (mpicc -o heat heat.c), and run ./heat",
+        ),
+        ("heat.F90", b"end", "compile it (mpifort -o heat heat.F90)"),
+        ("heat", b"\x7fELF\0", "heat is not executable: chmod +x heat"),
+        ("job.sh", b"#!/bin/sh\n", "job.sh is not executable: chmod +x job.sh"),
+    ],
+)
+def test_run_takes_no_sources_and_no_files_without_permission(
+    run, tmp_path, monkeypatch, outside, name, content, says
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    result = run("run", name)
+    assert result.exit_code == 2
+    assert says in words(result.output)
 
 
 @pytest.mark.parametrize(
