@@ -81,6 +81,8 @@ class Comm(ObjectCalls, MPI.Intracomm):
 
     Raises
     ------
+    TypeError
+        If ``comm`` is not an intracommunicator.
     ValueError
         For an unknown codec or a parameter out of its limits, on the rank that gave it.
     PolicyError
@@ -97,6 +99,12 @@ class Comm(ObjectCalls, MPI.Intracomm):
     _origin: MPI.Intracomm | None
 
     def __new__(cls, comm: MPI.Intracomm | None = None, *args: Any, **kwargs: Any) -> Self:
+        is_null = comm is None or (isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL)
+        if not is_null and not isinstance(comm, MPI.Intracomm):
+            raise TypeError(
+                f"compcoll.Comm takes an intracommunicator of mpi4py such as MPI.COMM_WORLD, not {comm!r}, a "
+                f"{type(comm).__name__}"
+            )
         if comm is not None and not MPI.Is_initialized():
             MPI.COMM_WORLD.Get_rank()  # begins MPI after an import of compcoll.torch, or says what will
             if not MPI.Is_initialized():

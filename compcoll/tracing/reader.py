@@ -169,7 +169,8 @@ def _read_rank(path: Path, notes: list[str]) -> Rank | None:
                         _add_line(rank, _object(text))
                 except (LookupError, TypeError, ValueError) as problem:
                     if rank is None:
-                        notes.append(f"{path.name} does not begin as a trace of version {VERSION}: {problem}")
+                        said = f"it has no {problem}" if isinstance(problem, KeyError) else problem
+                        notes.append(f"{path.name} does not begin as a trace of version {VERSION}: {said}")
                         return None
                     rank.bad_lines += 1
     except OSError as error:

@@ -89,9 +89,12 @@ int problem_of(const CollectiveCall& call) {
   const Library& mpi = library();
   if (call.is_aliased())
     return code_of(mpi.err_buffer, "send and receive buffer are the same memory: give MPI.IN_PLACE");
-  if (call.differs())
-    return code_of(mpi.err_count, "this rank sends another number of bytes to itself than it expects");
-  return 0;
+  if (!call.differs()) return 0;
+  Block sent, received;
+  call.own(&sent, &received);
+  return code_of(mpi.err_count, "this rank sends " + std::to_string(sent.nbytes()) +
+                                    " bytes to itself and expects " + std::to_string(received.nbytes()) +
+                                    ": counts or types of its two buffers differ");
 }
 
 // Asks Python for a plan; null after an error, with MPI's code, or if there is no interpreter any more.

@@ -85,6 +85,13 @@ def test_parts(comm, ours, agree):
             new.Free()
 
 
+@pytest.mark.parametrize("wrong", ["world", 7, MPI.INFO_NULL])
+def test_other_types_are_an_error_that_names_them(agree, wrong):
+    with pytest.raises(TypeError, match=f"takes an intracommunicator .*, a {type(wrong).__name__}"):
+        compcoll.Comm(wrong)
+    assert agree(True)
+
+
 def test_null_and_unadopted(comm, agree):
     assert compcoll.Comm() == MPI.COMM_NULL
     assert compcoll.Comm(MPI.COMM_NULL) == MPI.COMM_NULL

@@ -458,8 +458,9 @@ def test_a_damaged_first_line_is_named(tmp_path):
         ({"rank": 2}, "rank 2 of 2"),
         ({"date": "today"}, "'today' is not a number"),
         ([1], "its line is no JSON object"),
+        (None, "it has no 'trace'"),
     ):
-        bad = {**json.loads(first), **damage} if isinstance(damage, dict) else damage
+        bad = {**json.loads(first), **damage} if isinstance(damage, dict) else damage or {}
         path.write_text(f"{json.dumps(bad)}\n{rest}")
         notes = "\n".join(read(tmp_path).notes)
         assert f"rank00001.jsonl does not begin as a trace of version 1: {said}" in notes
