@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _WIDTH = 100
 #: Least width, and headings, of columns whose cells may continue on another line.
 _FOLDED = 20
-_LONG = ("place", "communicator", "host")
+_LONG = ("place", "communicator", "host", "way")
 
 
 @click.command()
@@ -31,12 +31,13 @@ def command(folder: Path, out: Path | None) -> None:
     DIR is the folder of `compcoll run --trace` or COMPCOLL_TRACE. Damaged or missing files are named, and the
     rest is shown. perfetto.json opens in https://ui.perfetto.dev and in chrome://tracing.
 
-    Why was a call not compressed? The first list, "Why calls were not compressed", has reasons by operation,
+    A conclusion comes first. The list "Compressed in vain" has calls whose coding did not pay, and the rule
+    of a policy that leaves them to MPI. The list "Why calls were not compressed" has reasons by operation,
     sorted by bytes.
     """
-    from compcoll.tracing import page, perfetto
+    from compcoll.tracing import findings, page, perfetto
     from compcoll.tracing.reader import read
-    from compcoll.tracing.tables import reasons_of, tables_of
+    from compcoll.tracing.tables import tables_of
 
     into = out or folder
     check_folder(into, "the report", "--out names another folder")
@@ -49,7 +50,11 @@ def command(folder: Path, out: Path | None) -> None:
     if not any(rank.calls for rank in program.ranks):
         raise click.ClickException(f"the trace in {folder} has no calls")
     shown = tables_of(program)
-    _print_reasons(reasons_of(program))
+    _print_list("", findings.conclusion(program))
+    _print_list("The run", [f"{name}: {text}" for name, text in findings.facts_of(program)])
+    _print_list(findings.VAIN, findings.in_vain(program))
+    _print_list(findings.REASONS, findings.reasons_of(program))
+    click.echo()
     _print(shown)
     page.write(program, shown, into / "report.html")
     perfetto.write(program, into / "perfetto.json")
@@ -57,15 +62,13 @@ def command(folder: Path, out: Path | None) -> None:
     click.echo(f"The time line is {(into / 'perfetto.json').resolve()}, for https://ui.perfetto.dev")
 
 
-def _print_reasons(lines: list[str]) -> None:
-    """Print a list, unless it is empty."""
-    from compcoll.tracing.tables import REASONS
-
-    if lines:
-        click.echo(f"\n{REASONS}")
+def _print_list(title: str, lines: list[str]) -> None:
+    """Print a list, unless it is empty; lines without a title are sentences."""
+    if lines and title:
+        click.echo(f"\n{title}")
     for line in lines:
-        click.echo(wrap_text(line, min(wide_console().width, _WIDTH), "- ", "  "))
-    click.echo()
+        begin = ("- ", "  ") if title else ("", "")
+        click.echo(wrap_text(line, min(wide_console().width, _WIDTH), *begin))
 
 
 def _print(shown: list[tables.Table]) -> None:

@@ -210,6 +210,7 @@ cdef extern from "layer/check.h" namespace "compcoll::layer" nogil:
 cdef extern from "layer/recorder.h" namespace "compcoll::layer" nogil:
     cdef cppclass CRecord "compcoll::layer::Record":
         int name, form, size, error
+        uint32_t element
         uint64_t comm, nbytes, site, calls
         cbool sends, small
         double start, returned, end

@@ -85,9 +85,9 @@ def take_records(*, bint open=False) -> list:
     -------
     list of tuple
         (method, communicator's number, ranks, bytes, whether these are sent, start, return, end, last,
-        whether it was accelerated, whether it failed, site, whether its request was not complete, calls);
-        ``last`` is what `last_of` returns. Without ``site``, small calls that are alike share one record,
-        whose times are added up.
+        whether it was accelerated, whether it failed, site, whether its request was not complete, calls, code
+        of its elements or 0); ``last`` is what `last_of` returns. Without ``site``, small calls alike share
+        one record, whose times are added up, and codes are 0.
     """
     cdef vector[CRecord] records = c_recorder.take()
     cdef list found = [record_from(one, False) for one in records]
@@ -104,7 +104,8 @@ cdef tuple record_from(const CRecord& one, bint is_open):
         last, accelerated = last_from(one.outcome), one.outcome.get().accelerated
     return (
         METHODS[one.name][one.form], one.comm, one.size, one.nbytes, one.sends, one.start, one.returned,
-        one.end, last, accelerated, one.error != 0, one.site, is_open, one.calls
+        one.end, last, accelerated, one.error != 0, one.site, is_open, one.calls,
+        one.element
     )
 
 

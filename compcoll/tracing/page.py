@@ -7,13 +7,16 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from compcoll.tracing import tables
+from compcoll.tracing import findings
 from compcoll.tracing.reader import Program
-from compcoll.tracing.tables import Row, Table, nbytes_text, seconds_text
-from compcoll.tracing.words import plural
+from compcoll.tracing.rows import Row, grouped, kind_of
+from compcoll.tracing.tables import Table
+from compcoll.tracing.words import nbytes_text, seconds_text
 
 __all__ = ["write"]
 
+#: A name, the parts of a bar, and the words after it.
+_Bar = tuple[str, Mapping[str, float], str]
 #: Bars of a figure.
 _MOST = 32
 #: Parts of bars: a colour that red-green colour-blind readers can distinguish, and the words of the legend.
@@ -36,35 +39,49 @@ _PAGE = Template("""<!doctype html>
 :root { color-scheme: light; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1160px; margin: 2em auto; padding: 0 1.5em;
   color: #222; }
-h1 { font-size: 1.5em; margin-bottom: .2em; } h2 { font-size: 1.15em; margin-top: 2.2em; }
-p.sub { color: #666; margin-top: 0; overflow-wrap: anywhere; }
-.notes { background: #fff4e0; border-left: 4px solid #e69f00; padding: .5em 1em; }
+h1 { font-size: 1.5em; margin-bottom: .2em; overflow-wrap: anywhere; }
+h2 { font-size: 1.15em; margin-top: 2.2em; }
+.said { font-size: 1.1em; max-width: 60em; } .said p { margin: .4em 0; overflow-wrap: anywhere; }
+.notes, .vain { background: #fff4e0; border-left: 4px solid #e69f00; padding: .5em 1em; margin: 1.2em 0; }
+.vain h2 { margin-top: 0; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .1em 1em; color: #555; font-size: .9em; }
+dd { margin: 0; overflow-wrap: anywhere; }
 .totals { display: flex; flex-wrap: wrap; gap: 1em 2.5em; } .totals b { display: block; font-size: 1.5em; }
 ul { padding-left: 1.2em; overflow-wrap: anywhere; }
-.bar { display: flex; align-items: center; gap: .6em; height: 1.45em; }
-.bar b { flex: 0 0 13em; text-align: right; font-weight: normal; } .bar div { flex: 1; display: flex; }
+.bar { display: flex; align-items: center; gap: .6em; margin: .25em 0; line-height: 1.2; }
+.bar b { flex: 0 0 16em; text-align: right; font-weight: normal; overflow-wrap: anywhere; }
+.bar div { flex: 1; display: flex; }
 .bar i { height: 1em; } .bar span { white-space: nowrap; margin-left: .5em; line-height: 1; }
-.legend i { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
+.legend span { display: inline-block; margin-right: 1em; }
+.legend i { display: inline-block; width: .8em; height: .8em; margin-right: .3em; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .87em; font-variant-numeric: tabular-nums; }
-td, th { padding: .22em .7em; text-align: right; white-space: nowrap; border-bottom: 1px solid #e4e4e4; }
-th { border-bottom: 2px solid #999; } td.l, th.l { text-align: left; }
+td, th { padding: .22em .7em; text-align: right; vertical-align: top; border-bottom: 1px solid #e4e4e4; }
+td { white-space: nowrap; } td.l:nth-child(4) { white-space: normal; min-width: 12em; }
+th { border-bottom: 2px solid #999; vertical-align: bottom; } td.l, th.l { text-align: left; }
 tbody tr:hover { background: #f5f8fb; }
+@media (max-width: 700px) {
+  body { padding: 0 1em; } dl { display: block; } dt { font-weight: bold; }
+  .bar { display: block; line-height: 1.5; } .bar b { display: block; text-align: left; }
+}
 </style>
 </head>
 <body>
-<h1>What the calls did</h1>
-<p class="sub">$title, $size</p>
+<h1>$title</h1>
+<div class="said">$said</div>
 $notes
+$vain
 <div class="totals">$totals</div>
+<dl>$facts</dl>
 $reasons
-<h2>Time by operation</h2>
-<p>Summed over ranks, of nonblocking calls until they were complete. Encoding and decoding on several threads
-are cut to what the call took.</p>
+<h2>Share of the run with such a call in flight</h2>
+<p>Mean of ranks, of $run from the first call to the end of the last. Calls that overlap count once, so no bar
+exceeds 100 %. Its parts are those of the calls' own times.</p>
 $times
-<h2>Bytes by operation</h2>
+<h2>Bytes by operation and type</h2>
+<p>Sums over all ranks.</p>
 $bytes
-<h2>Time by rank</h2>
+<h2>Share of the run by rank</h2>
 <p>In collective calls a rank that comes late waits least, and the others wait for it. perfetto.json has the
 calls along the time.</p>
 $ranks
@@ -75,59 +92,67 @@ $tables
 
 
 def write(program: Program, shown: Iterable[Table], path: Path) -> None:
-    """Write the page of a program with calls.
-
-    Parameters
-    ----------
-    program : Program
-    shown : iterable of Table
-        Of `compcoll.tracing.tables.tables_of`.
-    path : Path
-    """
-    operations = tables.grouped(program, lambda _, call: call.op)
-    longest = dict(sorted(operations.items(), key=lambda pair: -pair[1].seconds))
-    sent = {op: row for op, row in longest.items() if row.raw}
-    ranks = tables.grouped(program, lambda rank, _: f"rank {rank}")
-    before = [(op, {"before": row.raw}, nbytes_text(row.raw)) for op, row in sent.items()]
-    after = [("", {"sent": row.wire}, f"{nbytes_text(row.wire)}, {row.ratio:.2f}x") for row in sent.values()]
+    """Write the page of a program with calls; ``shown`` are the tables."""
+    rows = grouped(program, lambda _, call: kind_of(call).name)
+    longest = dict(sorted(rows.items(), key=lambda pair: -pair[1].mean))
+    sent = {name: row for name, row in longest.items() if row.raw}
+    ranks = grouped(program, lambda rank, _: f"rank {rank}")
+    for name, row in ranks.items():
+        row.ranks = [int(name.split()[1])]
+    pairs: list[_Bar] = []
+    for name, row in sent.items():
+        pairs.append((name, {"before": row.raw}, nbytes_text(row.raw)))
+        pairs.append(("", {"sent": row.wire}, f"{nbytes_text(row.wire)}, {row.ratio:.2f}x"))
+    vain = _list(findings.VAIN, findings.in_vain(program))
     text = _PAGE.substitute(
         title=escape(program.title),
-        size=plural(program.size, "rank"),
-        notes=f'<div class="notes">{"<br>".join(map(escape, program.notes))}</div>' if program.notes else "",
+        said="".join(f"<p>{escape(one)}</p>" for one in findings.conclusion(program)),
+        notes=f'<div class="notes">{_list("", program.notes)}</div>' if program.notes else "",
+        vain=f'<div class="vain">{vain}</div>' if vain else "",
         totals="".join(f"<div><b>{value}</b>{name}</div>" for name, value in _totals(program).items()),
-        reasons=_list(tables.REASONS, tables.reasons_of(program)),
-        times=_bars(_times(longest)),
-        bytes=_bars([bar for pair in zip(before, after, strict=True) for bar in pair]),
-        ranks=_bars(_times(ranks)),
+        facts="".join(
+            f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in findings.facts_of(program)
+        ),
+        reasons=_list(findings.REASONS, findings.reasons_of(program)),
+        run=seconds_text(program.seconds),
+        times=_bars(_times(longest, program.seconds), 1.0),
+        bytes=_bars(pairs, max((max(row.raw, row.wire) for row in sent.values()), default=0)),
+        ranks=_bars(_times(ranks, program.seconds), 1.0),
         tables="".join(map(_table, shown)),
     )
     path.write_text(text, encoding="utf-8")
 
 
 def _totals(program: Program) -> dict[str, str]:
-    (row,) = tables.grouped(program, lambda *_: "all").values()
-    length = max(call.start + call.total for _, call in program.calls())
+    (row,) = grouped(program, lambda *_: "all").values()
     return {
-        "calls": str(row.calls),
-        "accelerated": str(row.accelerated),
-        "bytes without compression": nbytes_text(row.raw),
-        "bytes sent": nbytes_text(row.wire),
+        "calls per rank": row.per_rank(),
+        "accelerated": row.per_rank(accelerated=True),
+        "bytes uncompressed, all ranks": nbytes_text(row.raw),
+        "bytes sent, all ranks": nbytes_text(row.wire),
         "ratio": f"{row.ratio:.2f}",
-        "from first to last": seconds_text(length),
-        "of it in calls, mean of ranks": seconds_text(row.inside / len(program.ranks)),
+        "from first to last call": seconds_text(program.seconds),
+        "with calls in flight, slowest rank": seconds_text(row.slowest),
+        "the same, mean of ranks": seconds_text(row.mean),
     }
 
 
-def _times(rows: Mapping[str, Row]) -> list[tuple[str, Mapping[str, float], str]]:
-    """Bars of seconds."""
-    return [(name, row.parts, seconds_text(row.seconds)) for name, row in rows.items()]
+def _times(rows: Mapping[str, Row], run: float) -> list[_Bar]:
+    """Bars of shares of a run."""
+    bars: list[_Bar] = []
+    for name, row in rows.items():
+        shares = row.shares(run)
+        slowest = f", {seconds_text(row.slowest)} on the slowest rank" if len(row.ranks) > 1 else ""
+        bars.append((name, shares, f"{sum(shares.values()):.0%}{slowest}"))
+    return bars
 
 
-def _bars(rows: list[tuple[str, Mapping[str, float], str]]) -> str:
+def _bars(rows: list[_Bar], largest: float) -> str:
     """Horizontal bars, one in each row: its name, the parts side by side, and the words after them."""
-    largest = max((sum(parts.values()) for _, parts, _ in rows), default=0.0) or 1.0
     used = [name for name in _PARTS if any(name in parts for _, parts, _ in rows)]
-    legend = "".join(f'<i style="background:{_PARTS[name][0]}"></i>{_PARTS[name][1]}' for name in used)
+    legend = "".join(
+        f'<span><i style="background:{_PARTS[name][0]}"></i>{_PARTS[name][1]}</span>' for name in used
+    )
     bars = "".join(
         f'<div class="bar"><b>{escape(name)}</b><div>{_parts(parts, largest)}<span>{words}</span></div></div>'
         for name, parts, words in rows[:_MOST]
@@ -139,7 +164,7 @@ def _bars(rows: list[tuple[str, Mapping[str, float], str]]) -> str:
 def _parts(parts: Mapping[str, float], largest: float) -> str:
     # The longest bar leaves room for the words after it.
     return "".join(
-        f'<i style="width:{80 * parts[name] / largest:.2f}%;background:{colour}"></i>'
+        f'<i style="width:{65 * parts[name] / largest:.2f}%;background:{colour}"></i>'
         for name, (colour, _) in _PARTS.items()
         if parts.get(name)
     )
@@ -147,7 +172,8 @@ def _parts(parts: Mapping[str, float], largest: float) -> str:
 
 def _list(title: str, lines: list[str]) -> str:
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f"<h2>{title}</h2><ul>{items}</ul>" if lines else ""
+    heading = f"<h2>{title}</h2>" if title else ""
+    return f"{heading}<ul>{items}</ul>" if lines else ""
 
 
 def _table(table: Table) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from json import loads
 from pathlib import Path
 from sys import float_info, intern
@@ -29,12 +30,14 @@ class TracedCall:
     op: str
     comm: str
     size: int
+    dtype: str  # NumPy's name; "other" if it has none, "-" without values, "unknown" in traces without it
     nbytes: int
     raw: int
     wire: int
     accelerated: bool
     reason: str
     codec: str | None
+    algorithm: str | None
     fallbacks: int
     bound: float | None
     encode: float
@@ -64,9 +67,10 @@ class TracedCall:
 
 
 class Measured(NamedTuple):
-    """Seconds within a call of plain MPI in a trial of a method with a buffer of this size."""
+    """Seconds within a call of plain MPI in a trial of a method with a buffer of this type and size."""
 
     op: str
+    dtype: str
     nbytes: int
     plain: float
 
@@ -77,7 +81,7 @@ class Rank:
 
     rank: int
     size: int
-    head: dict[str, Any]  # its first line
+    head: dict[str, Any]  # its first line, with the job's facts
     calls: list[TracedCall] = field(default_factory=list)  # in the order of their starts
     measured: list[Measured] = field(default_factory=list)
     clocks: list[tuple[float, float]] = field(default_factory=list)  # when compared, seconds off rank 0's
@@ -118,6 +122,11 @@ class Program:
         for rank in self.ranks:
             for call in rank.calls:
                 yield rank.rank, call
+
+    @cached_property
+    def seconds(self) -> float:
+        """Seconds from the start of the first call to the end of the last one."""
+        return max((call.start + call.total for _, call in self.calls()), default=0.0)
 
     @property
     def measured(self) -> list[Measured]:
@@ -201,6 +210,10 @@ def _head(line: dict[str, Any], name: str) -> Rank:
     if name != f"rank{rank:05d}.jsonl":
         raise ValueError(f"it is the file of rank {rank}")
     line |= {"date": _number(line["date"]), "at": _number(line["at"])}
+    command = line.get("command") or line.get("program")
+    line["command"] = [_printable(str(word)) for word in command] if isinstance(command, list) else []
+    versions = dict(line.get("versions", {}))
+    line["versions"] = {_text(name): _text(text) for name, text in versions.items()}
     return Rank(rank, size, line)
 
 
@@ -209,6 +222,8 @@ def _add_line(rank: Rank, line: dict[str, Any]) -> None:
     if "clock" in line:
         rank.clocks.append((_number(line["clock"]), _number(line["offset"])))
         rank.run = _text(line["run"])
+        if "nodes" in line:
+            rank.head |= {"nodes": [_count(node) for node in line["nodes"]], "link": _number(line["link"])}
     elif "rows" in line:
         rank.measured += [_measured(row) for row in line["rows"]]
     elif "end" in line:
@@ -219,17 +234,20 @@ def _add_line(rank: Rank, line: dict[str, Any]) -> None:
 
 def _call(line: dict[str, Any]) -> TracedCall:
     bound, file, place = line.get("error_bound"), _text_or_none(line, "file"), line.get("line")
-    total = _number(line["total"])
+    total, nbytes = _number(line["total"]), _count(line["nbytes"])
+    missing = "other" if nbytes else "-"
     return TracedCall(
         op=_text(line["op"]),
         comm=_text(line["comm"]),
         size=_count(line["size"]),
-        nbytes=_count(line["nbytes"]),
+        dtype=_text_or_none(line, "dtype") or missing if "dtype" in line else "unknown",
+        nbytes=nbytes,
         raw=_count(line["bytes"]),
         wire=_count(line["wire_bytes"]),
         accelerated=_flag(line["accelerated"]),
         reason=_text(line["reason"]),
         codec=_text_or_none(line, "codec"),
+        algorithm=_text_or_none(line, "algorithm"),
         fallbacks=_count(line.get("fallbacks", 0)),
         bound=None if bound is None else _number(bound, float_info.max),
         encode=_number(line.get("encode", 0.0)),
@@ -247,7 +265,7 @@ def _call(line: dict[str, Any]) -> TracedCall:
 
 def _measured(row: dict[str, Any]) -> Measured:
     """A row of a trial, which has the seconds within a compressed call and within a plain one."""
-    return Measured(_text(row["op"]), _count(row["bytes"]), _number(row["in_call"][1]))
+    return Measured(_text(row["op"]), _text(row["type"]), _count(row["bytes"]), _number(row["in_call"][1]))
 
 
 def _number(value: Any, most: float = _MOST_SECONDS) -> float:

@@ -6,21 +6,26 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from ctypes import CDLL, byref, c_int
 from functools import cache
 from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import Any
 
+import mpi4py
 import numpy as np
 from mpi4py import MPI
 from mpi4py.run import set_abort_status
 
 from compcoll.core import environment
+from compcoll.core.version import VERSION
+from compcoll.devices.cuda import has_gpu
 from compcoll.engine import _engine, hooks
 from compcoll.engine.finalize import before_finalize
 from compcoll.tracing import exchange
@@ -80,7 +85,7 @@ def _make_file(trace: str | Path | None) -> Trace | None:
     if folder is None:
         return None
     try:
-        return Trace(folder, _WORLD.rank, _WORLD.size)
+        return Trace(folder, _WORLD.rank, _WORLD.size, None if _WORLD.rank else _versions())
     except FileExistsError as error:
         if trace is not None:
             raise
@@ -88,6 +93,22 @@ def _make_file(trace: str | Path | None) -> Trace | None:
             text = f"compcoll: COMPCOLL_TRACE: {error}; this program is not traced"
             print(text, file=sys.stderr, flush=True)
         return None
+
+
+def _versions() -> dict[str, str]:
+    """Versions of this process's libraries, by their names."""
+    name, version = MPI.get_vendor()
+    library = f"{name} {'.'.join(map(str, version))}"
+    found = {"compcoll": VERSION, "MPI": library, "mpi4py": mpi4py.__version__, "numpy": np.__version__}
+    return {**found, "Python": platform.python_version(), **_cuda_version()}
+
+
+def _cuda_version() -> dict[str, str]:
+    """The version of CUDA that the driver of this machine's GPUs supports; nothing without a GPU."""
+    number = c_int()
+    if not has_gpu() or CDLL("libcuda.so.1").cuDriverGetVersion(byref(number)):
+        return {}
+    return {"CUDA": f"{number.value // 1000}.{number.value % 1000 // 10}"}
 
 
 def fail(problem: BaseException) -> None:
@@ -207,16 +228,23 @@ class Recording:
             self._comm, self._compares_clocks = MPI.Intracomm(_WORLD).Dup(), level == 2
             self._run = self._comm.bcast(f"{time.time_ns():x}")
             if self._trace is not None and self._compares_clocks:
-                self._trace.add_clock(self._run, exchange.compare_all(self._comm))
+                job = {} if _WORLD.rank else _job(marked)
+                self._trace.add_clock(self._run, exchange.compare_all(self._comm), job)
 
     def _exchange(self, comm: MPI.Intracomm) -> None:
         """Sum up the calls of all ranks, and compare clocks again."""
         total, ranks, reading = exchange.gather(comm, self._tally.values, self._compares_clocks)
         if reading is not None and self._trace is not None:
-            self._trace.add_clock(self._run, reading)
+            self._trace.add_clock(self._run, reading, {})
         if self.summary and comm.rank == 0:
             text = _summary(total, ranks, comm.size, self._tally.reasons)
             print(text, file=sys.stderr, flush=True)
+
+
+def _job(marked: Any) -> dict[str, Any]:
+    """Facts of a communicator of all ranks: the node of each, and the link's bytes a second."""
+    byte = marked.measured.byte if marked.measured else 0.0
+    return {"nodes": marked.facts.nodes or (0,) * marked.size, "link": 1 / byte if byte else 0.0}
 
 
 def _summary(total: np.ndarray, ranks: int, size: int, reasons: Counter[str]) -> str:

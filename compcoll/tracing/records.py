@@ -42,6 +42,7 @@ class Record(NamedTuple):
     site: int  # the number of a `Site`; 0 if none was requested
     is_open: bool  # whether the request is not complete
     calls: int  # equal small calls share a record with the sums of their times, without sites
+    element: int = 0  # code of its elements (`compcoll.core.dtypes`); 0 without one, or without sites
 
     @property
     def unchanged_nbytes(self) -> int:

@@ -1,7 +1,9 @@
 """The trace file of a rank, which `compcoll.tracing.recording` writes: a line of JSON for each call.
 
-The first line identifies the file's rank and program (``trace``: the version of the format). Lines with
-``clock``, near the beginning and the end, have the offset of that rank's clock from rank 0's. A line ``rows``
+The first line identifies the file's rank and program (``trace``: the version of the format); rank 0's has
+``versions``, too. Lines with ``clock``, near the beginning and the end, have the offset of that rank's clock
+from rank 0's; rank 0's first one has ``nodes``, the node of each rank, and ``link``, the measured bytes a
+second, or 0. Nothing of the environment is written. A line ``rows``
 before the last one has the times of calls that were measured both ways. The last line has ``end``: the number
 of calls written, and a flag for a program that failed. The line of a call has
 
@@ -9,6 +11,7 @@ of calls written, and a flag for a program that failed. The line of a call has
 ``op``             the method
 ``comm``, ``size`` name of the communicator, else its class; its ranks
 ``file``, ``line`` where the program called; a program in C has the symbol of a function for the line
+``dtype``          NumPy's name of its elements; null if it has none, or the call no values
 ``nbytes``         of the buffer that the call is about; 0 where its arguments do not tell
 ``accelerated``    false where the call went to MPI unchanged
 ``reason``         why it ran as it did
@@ -38,6 +41,7 @@ from pathlib import Path
 from platform import node
 from typing import Any
 
+from compcoll.core.dtypes import dtype_of
 from compcoll.engine.report import describe
 from compcoll.tracing import VERSION
 from compcoll.tracing.exchange import Reading
@@ -54,6 +58,8 @@ class Trace:
     folder : Path
     rank, size : int
         Rank and size in the world.
+    versions : dict of str to str, optional
+        Versions of libraries by their names.
 
     Raises
     ------
@@ -63,7 +69,7 @@ class Trace:
         If it cannot be written.
     """
 
-    def __init__(self, folder: Path, rank: int, size: int):
+    def __init__(self, folder: Path, rank: int, size: int, versions: dict[str, str] | None = None):
         self._calls = 0
         self._path = folder.resolve() / f"rank{rank:05d}.jsonl"
         try:
@@ -75,6 +81,8 @@ class Trace:
             ) from None
         # Written later, with the first other line, when `sys.argv` is the program's.
         self._head: dict[str, Any] | None = {"trace": VERSION, "rank": rank, "size": size}
+        if versions:
+            self._head["versions"] = versions
 
     def add(self, records: Iterable[tuple[Record, Site]]) -> None:
         """Write calls and flush them, so that a killed program keeps them."""
@@ -82,9 +90,9 @@ class Trace:
         self._calls += len(lines)
         self._write("".join(lines))
 
-    def add_clock(self, run: str, reading: Reading) -> None:
-        """Write this clock's offset, and the identifier that all ranks of the program share."""
-        fields = {"clock": reading.at, "offset": reading.offset, "ping": reading.ping, "run": run}
+    def add_clock(self, run: str, reading: Reading, job: dict[str, Any]) -> None:
+        """Write this clock's offset, the identifier that all ranks share, and facts of the job."""
+        fields = {"clock": reading.at, "offset": reading.offset, "ping": reading.ping, "run": run, **job}
         self._write(dumps(fields) + "\n")
 
     def add_rows(self, rows: list[dict[str, Any]]) -> None:
@@ -103,8 +111,9 @@ class Trace:
 
     def _write(self, text: str) -> None:
         if self._head is not None:
-            about = {"host": node(), "pid": os.getpid(), "program": sys.argv, "date": time.time()}
-            text = dumps({**self._head, **about, "at": time.perf_counter()}) + "\n" + text
+            about = {"host": node(), "pid": os.getpid(), "program": sys.argv, "command": sys.orig_argv}
+            now = {"date": time.time(), "at": time.perf_counter()}
+            text = dumps({**self._head, **about, **now}) + "\n" + text
             self._head = None
         self._file.write(text)
         self._file.flush()
@@ -113,10 +122,10 @@ class Trace:
 def _line(record: Record, site: Site) -> str:
     """The line of a call; this takes a microsecond if MPI served it."""
     if record.accelerated:
-        text = _shared(record.method, site, record.nbytes, None, 0) + _accelerated(record)
+        text = _shared(record.method, site, record.element, record.nbytes, None, 0) + _accelerated(record)
     else:
         reason = site.reason_of(record)
-        text = _shared(record.method, site, record.nbytes, reason, record.unchanged_nbytes)
+        text = _shared(record.method, site, record.element, record.nbytes, reason, record.unchanged_nbytes)
     if record.is_open or record.failed:
         text += f',"problem":"{"unfinished" if record.is_open else "Exception"}"'
     if record.returned != record.end:
@@ -125,7 +134,7 @@ def _line(record: Record, site: Site) -> str:
 
 
 @lru_cache(4096)
-def _shared(method: str, site: Site, nbytes: int, reason: str | None, sent: int) -> str:
+def _shared(method: str, site: Site, element: int, nbytes: int, reason: str | None, sent: int) -> str:
     """The beginning of the line of equal calls; calls of plain MPI have a reason."""
     fields: dict[str, Any] = {
         "op": method,
@@ -133,6 +142,7 @@ def _shared(method: str, site: Site, nbytes: int, reason: str | None, sent: int)
         "size": site.comm.size,
         "file": site.file,
         "line": site.line,
+        "dtype": str(dtype_of(element)) if element else None,
         "nbytes": nbytes,
     }
     if reason is not None:

@@ -34,9 +34,12 @@ Record begin_message_record(const MessageArguments& m) {
   record.name = m.name, record.form = blocking;
   record.comm = m.comm->number(), record.size = m.comm->size;
   record.nbytes = m.sends ? m.sent() : m.room(), record.sends = m.sends && m.comm->size > 1;
-  if (recorder.has_sites())
+  if (recorder.has_sites()) {
     record.site =
         recorder.site(caller_beyond_fortran(m.caller), record.comm, name_of(m.comm->handle).c_str());
+    if (const Type* type = record.nbytes ? type_of(m.sends ? m.sendtype : m.recvtype) : nullptr)
+      record.element = type->element;
+  }
   record.start = engine::now();
   return record;
 }

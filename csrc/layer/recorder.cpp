@@ -92,9 +92,11 @@ Record begin_record(const CollectiveCall& call) {
   record.nbytes = nbytes_of_buffer(call);
   const bool by_root = op.root >= 0 && op.reduction < 0 && (op.one_buffer() || op.send_many);
   record.sends = comm.size > 1 && (!by_root || call.root() == comm.rank);
-  if (recorder.has_sites())
+  if (recorder.has_sites()) {
     record.site =
         recorder.site(caller_beyond_fortran(call.caller), record.comm, name_of(comm.handle).c_str());
+    if (const Type* type = call.decisive()) record.element = type->element;
+  }
   record.start = engine::now();
   return record;
 }

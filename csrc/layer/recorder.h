@@ -21,6 +21,7 @@ struct Record {
   int size = 0;  // of the communicator
   uint64_t nbytes = 0;  // of the buffer of a rank that sends; 0 if the arguments do not tell
   bool sends = false;  // true if this rank sends from that buffer
+  uint32_t element = 0;  // code of the basic type, if places are recorded; 0 as in `Type`, or without a type
   double start = 0, returned = 0, end = 0;  // end: when the request was seen to be complete
   std::shared_ptr<const Outcome> outcome;  // null if the call was small, or has not ended
   bool small = false;

@@ -5,17 +5,18 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from traces import check_events, report, write_rank
 
 import compcoll
 from compcoll.cli import main
 from compcoll.cli.launch import find_mpiexec
-from compcoll.tracing import perfetto, tables
+from compcoll.tracing import perfetto, rows, tables
 from compcoll.tracing.reader import read
 from compcoll.tracing.recording import _summary
 
@@ -92,7 +93,7 @@ def lines_of(folder):
 #: Outcomes of two trials, in which calls of plain MPI took 0.5 and 0.7 ms.
 TRIALS = """
 from compcoll.policy.table import Row, store
-kind = "Bcast", "f8", (2,), "mpc", "", 1
+kind = "Bcast", "float64", (2,), "mpc", "", 1
 store().made["about"] = {i: Row(*kind, 32, True, (9, 9), (4e-4, plain), 0.8, (3, 3))
                          for i, plain in enumerate((5e-4, 7e-4))}
 """
@@ -155,50 +156,45 @@ def test_a_message_is_sent_before_it_arrives(ran):
 def test_tables_are_the_sums_of_the_lines(ran):
     program = read(ran[0])
     lines = [line for rank in lines_of(ran[0]) for line in rank if "op" in line]
-    for (op, least), row in tables.by_operation(program).items():
-        mine = [x for x in lines if x["op"] == op and least <= x["nbytes"] < max(4 * least, 1024)]
+    kinds = rows.grouped(program, lambda _, call: (call.op, call.dtype, rows.size_class(call.nbytes)))
+    for (op, dtype, least), row in kinds.items():
+        mine = [
+            x
+            for x in lines
+            if (x["op"], x["dtype"]) == (op, None if dtype == "-" else dtype)
+            and least <= x["nbytes"] < max(4 * least, 1024)
+        ]
         assert row.calls == len(mine)
         assert (row.raw, row.wire) == (sum(x["bytes"] for x in mine), sum(x["wire_bytes"] for x in mine))
-        assert row.least == min(x["total"] for x in mine)
         assert row.largest == max(x["total"] for x in mine)
-        assert row.mean == pytest.approx(sum(x["total"] for x in mine) / len(mine))
-    assert sum(row.calls for row in tables.by_operation(program).values()) == len(lines)
+    assert sum(row.calls for row in rows.by_kind(program).values()) == len(lines)
     unchanged = [x for x in lines if not x["accelerated"]]
-    reasons = tables.by_reason(program)
+    reasons = rows.by_reason(program)
     assert sum(row.calls for row in reasons.values()) == len(unchanged)
     assert set(reasons) == {(x["op"], x["reason"]) for x in unchanged}
     amounts = [row.raw for row in reasons.values()]
     assert amounts == sorted(amounts, reverse=True)
     assert sum(amounts) == sum(x["bytes"] for x in unchanged)
-    for rank, row in tables.grouped(program, lambda rank, _: rank).items():
+    for rank, row in rows.grouped(program, lambda rank, _: rank).items():
         mine = [x for x in lines_of(ran[0])[rank] if "op" in x]
-        assert row.inside == pytest.approx(sum(x.get("returned", x["total"]) for x in mine))
-        assert sum(row.parts.values()) == pytest.approx(row.seconds)
+        assert row.sum("inside") == pytest.approx(sum(x.get("returned", x["total"]) for x in mine))
+        assert sum(row.parts.values()) == pytest.approx(row.sum("total"))
 
 
-def check_events(file):
-    """Check the fields of trace events, and that events of a thread do not overlap; return their spans."""
-    assert set(file) == {"displayTimeUnit", "traceEvents"}
-    spans, named = defaultdict(list), set()
-    for event in file["traceEvents"]:
-        assert isinstance(event["pid"], int)
-        assert isinstance(event["tid"], int)
-        assert isinstance(event["args"], dict)
-        if event["ph"] == "M":
-            assert re.fullmatch("(process|thread)_(name|sort_index)", event["name"])
-            named.add((event["pid"], event["tid"]))
-        else:
-            assert event["ph"] == "X"
-            assert event["name"]
-            assert event["ts"] >= 0
-            assert event["dur"] >= 0
-            span = round(1e3 * event["ts"]), round(1e3 * event["dur"])
-            spans[event["pid"], event["tid"]].append(span)
-    assert set(spans) <= named
-    for some in spans.values():
-        for (start, length), (after, _) in zip(sorted(some), sorted(some)[1:], strict=False):
-            assert start + length <= after
-    return spans
+def test_a_trace_names_types_and_the_run(ran):
+    """Rank 0 writes versions, nodes and the command once, and nothing of the environment."""
+    first, other = lines_of(ran[0])
+    assert first[0]["versions"].keys() == {"compcoll", "MPI", "mpi4py", "numpy", "Python"}
+    assert first[0]["versions"]["numpy"] == np.__version__
+    assert "versions" not in other[0]
+    assert first[0]["command"][-1].endswith("program.py")
+    assert [line["nodes"] for line in first if "nodes" in line] == [[0, 0]]
+    assert not [line for line in other if "nodes" in line]
+    for rank in (first, other):
+        types = {line["op"]: line["dtype"] for line in rank if "op" in line and line["nbytes"] != 8}
+        assert types["Alltoall"] == types["Isend"] == types["Irecv"] == types["Iallreduce"] == "float64"
+        assert types["Barrier"] is None
+    assert os.environ["PATH"] not in (ran[0] / "rank00000.jsonl").read_text()
 
 
 def test_perfetto_file(ran, tmp_path):
@@ -218,12 +214,6 @@ def test_perfetto_file(ran, tmp_path):
         )
 
 
-def report(folder, out=None):
-    """Output of `compcoll report`, and its status."""
-    words = ["report", str(folder), *(["--out", str(out)] if out else [])]
-    return CliRunner(env={"COLUMNS": "80"}).invoke(main, words)
-
-
 def test_report_command(ran, tmp_path):
     result = report(ran[0], tmp_path)
     assert result.exit_code == 0, result.output
@@ -233,15 +223,15 @@ def test_report_command(ran, tmp_path):
         assert text in result.output
         assert text in page
     assert not re.search("http|src=|<script", page), "the page needs no network"
-    for name in ("Alltoallv", "Bcast", "rank 0", "rank 1"):
+    for name in ("Alltoallv of float64", "Bcast of float64", "Barrier", "rank 0", "rank 1"):
         assert f'<div class="bar"><b>{name}</b>' in page
     assert json.loads((tmp_path / "perfetto.json").read_text())
-    reasons, times = map(result.output.index, ("Why calls were not compressed", "Time by operation"))
+    reasons, times = map(result.output.index, ("Why calls were not compressed", "Time by kind"))
     assert reasons < times
     assert max(map(len, result.output[reasons:times].splitlines())) <= 100
-    assert page.index("Why calls were not compressed") < page.index("<h2>Time by operation")
+    assert page.index("Why calls were not compressed") < page.index("<h2>Time by kind")
     told = " ".join(CliRunner().invoke(main, ["report", "--help"]).output.split())
-    assert 'list, "Why calls were not compressed"' in told
+    assert 'list "Why calls were not compressed"' in told
 
 
 def test_plain_times_are_those_that_trials_measured(ran):
@@ -250,7 +240,9 @@ def test_plain_times_are_those_that_trials_measured(ran):
     table = tables.tables_of(read(ran[0]))[0]
     assert table.headings[-1] == "plain, ms"
     assert {row[-1] for row in table.rows if row[0] != "Bcast"} == {""}
-    assert {row[1]: row[-1] for row in table.rows if row[0] == "Bcast"} == {"below 1 KiB": "0.6"}
+    bcasts = {row[1:3]: row[-1] for row in table.rows if row[0] == "Bcast"}
+    assert bcasts.pop(("float64", "below 1 KiB")) == "0.6"
+    assert set(bcasts.values()) == {""}
 
 
 def test_a_program_that_wraps_its_communicators(tmp_path):
@@ -358,169 +350,6 @@ def test_a_program_in_c(tmp_path):
     assert places == {"program:main"}
 
 
-# -- made-up traces
-
-
-def write_rank(
-    folder, rank, size=2, *, calls=(), clocks=((0.0, 0.0), (10.0, 0.0)), run="a", date=1.0, end=True
-):
-    """Write the file of a rank whose calls are (start, seconds); return its path."""
-    head = {"trace": 1, "rank": rank, "size": size, "host": "h", "program": ["p"], "date": date, "at": 0.0}
-    lines = [head, *({"clock": at, "offset": off, "ping": 1e-6, "run": run} for at, off in clocks)]
-    lines += [
-        {
-            "op": "Alltoall",
-            "comm": "c",
-            "size": size,
-            "nbytes": 4096,
-            "bytes": 100,
-            "wire_bytes": 50,
-            "accelerated": True,
-            "reason": "",
-            "codec": "mpc",
-            "start": start,
-            "total": seconds,
-            "encode": 0.25 * seconds,
-            "decode": 9 * seconds,
-            "wait": 0.5 * seconds,
-            "file": "p.py",
-            "line": 3,
-        }
-        for start, seconds in calls
-    ]
-    lines += [{"end": len(calls), "failed": False, "at": 9.0}] if end else []
-    path = folder / f"rank{rank:05d}.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
-def test_clocks_that_drift_are_interpolated(tmp_path):
-    # Rank 1's clock is 100 s ahead and gains one second in ten.
-    write_rank(tmp_path, 0, calls=[(2.0, 1.0), (8.0, 1.0)])
-    write_rank(tmp_path, 1, calls=[(102.2, 1.0), (108.8, 1.0)], clocks=((100.0, 100.0), (111.0, 101.0)))
-    program = read(tmp_path)
-    assert program.notes == []
-    for rank in program.ranks:
-        assert [call.start for call in rank.calls] == pytest.approx([0.0, 6.0])
-
-
-def test_damage_is_named_and_the_rest_is_read(tmp_path):
-    path = write_rank(tmp_path, 0, 4, calls=[(1.0, 0.5), (2.0, 0.5), (3.0, 0.5)])
-    write_rank(tmp_path, 1, 4, calls=[(1.0, 0.5)], clocks=((0.0, 0.0),), end=False)
-    write_rank(tmp_path, 2, 4, calls=[(1.0, 0.5)], run="b", date=0.5)
-    (tmp_path / "rank00003.jsonl").write_text("")
-    (tmp_path / "rank00004.jsonl").mkdir()
-    lines = path.read_text().splitlines()
-    lines[4], lines[5] = lines[4][:40], '{"op": "Alltoall", "total": -1e999}'
-    path.write_text("\n".join(lines) + "\n")
-    result = report(tmp_path)
-    assert result.exit_code == 0, result.output
-    for said in (
-        "rank00003.jsonl is empty",
-        "rank00004.jsonl cannot be read: Is a directory",
-        "rank 2: its file is of another run, and left out",
-        "no file of ranks 2, 3 of 4",
-        "rank 0: 2 lines are damaged, and left out",
-        "rank 0: its file has 1 of 3 calls",
-        "rank 1: no last line",
-        "rank 1: its clock was compared at the beginning only",
-    ):
-        assert said in result.output
-    program = read(tmp_path)
-    assert [(rank.rank, len(rank.calls)) for rank in program.ranks] == [(0, 1), (1, 1)]
-    assert all(note in (tmp_path / "report.html").read_text() for note in program.notes)
-
-
-DAMAGED = [
-    *("[1, 2]", "[]", "7", "[" * 100000),
-    *({"start": -1e300}, {"start": "soon"}, {"op": 7}, {"reason": 3}, {"comm": None}, {"codec": ["mpc"]}),
-    *({"bytes": -5}, {"wire_bytes": 0.5}, {"size": True}, {"accelerated": 1}, {"line": -1}),
-]
-
-
-def test_a_damaged_line_is_named(tmp_path):
-    path = write_rank(tmp_path, 0, 1, calls=[(1.0, 0.5), (2.0, 0.5)])
-    lines = path.read_text().splitlines()
-    for damage in DAMAGED:
-        bad = damage if isinstance(damage, str) else json.dumps({**json.loads(lines[4]), **damage})
-        path.write_text("\n".join([*lines[:4], bad, *lines[5:]]) + "\n")
-        program = read(tmp_path)
-        assert "rank 0: 1 line is damaged, and left out" in program.notes, damage
-        assert "rank 0: its file has 1 of 2 calls" in program.notes, damage
-
-
-def test_a_damaged_first_line_is_named(tmp_path):
-    write_rank(tmp_path, 0, calls=[(1.0, 0.5)])
-    path = write_rank(tmp_path, 1, calls=[(1.0, 0.5)])
-    first, rest = path.read_text().split("\n", 1)
-    for damage, said in (
-        ({"rank": 0}, "it is the file of rank 0"),
-        ({"rank": 2}, "rank 2 of 2"),
-        ({"date": "today"}, "'today' is not a number"),
-        ([1], "its line is no JSON object"),
-        (None, "it has no 'trace'"),
-    ):
-        bad = {**json.loads(first), **damage} if isinstance(damage, dict) else damage or {}
-        path.write_text(f"{json.dumps(bad)}\n{rest}")
-        notes = "\n".join(read(tmp_path).notes)
-        assert f"rank00001.jsonl does not begin as a trace of version 1: {said}" in notes
-        assert "no file of rank 1 of 2" in notes
-
-
-def test_names_that_are_not_in_utf_8_are_shown(tmp_path):
-    path = write_rank(tmp_path, 0, 1, calls=[(1.0, 0.5)])
-    path.write_text(path.read_text().replace("p.py", "p\\udcff.py").replace('["p"]', '["p\\udcff"]'))
-    result = report(tmp_path)
-    assert result.exit_code == 0, result.output
-    assert "p?.py:3" in result.output
-
-
-def test_the_error_is_that_of_accelerated_calls(tmp_path):
-    """A row's error ignores calls of MPI, and is unknown if an accelerated call has no bound."""
-    path = write_rank(tmp_path, 0, 1, calls=[(float(i), 0.5) for i in range(3)])
-    lines = path.read_text().splitlines()
-    for i, fields in enumerate(({"error_bound": 0.25}, {"accelerated": False}, {"error_bound": 0.5}), 3):
-        lines[i] = json.dumps({**json.loads(lines[i]), **fields})
-    path.write_text("\n".join(lines) + "\n")
-    (row,) = tables.by_operation(read(tmp_path)).values()
-    assert row.error == "0.5"
-    lines[5] = json.dumps({**json.loads(lines[5]), "error_bound": None})
-    path.write_text("\n".join(lines) + "\n")
-    (row,) = tables.by_operation(read(tmp_path)).values()
-    assert row.error == "unknown"
-
-
-def test_the_summary_says_why_the_other_bytes_are_uncompressed():
-    totals = np.array([1, 1, 1000, 900, 0.5, 850])
-    text = _summary(totals, 2, 2, Counter({"few": 1, "most": 2}))
-    assert text.startswith("compcoll: 1 call, 1 accelerated")
-    assert "85% of these bytes went uncompressed, most of them for this reason: most; --trace" in text
-
-
-def test_a_truncated_file_gives_what_is_there(tmp_path):
-    path = write_rank(tmp_path, 0, 1, calls=[(float(i), 0.5) for i in range(20)])
-    text = path.read_text()
-    for cut in range(0, len(text) - 30, 499):
-        path.write_text(text[:cut])
-        whole = sum('"op"' in line for line in text[:cut].split("\n")[:-1])
-        if whole:
-            program = read(tmp_path)
-            assert any("no last line" in note for note in program.notes)
-            assert len(program.ranks[0].calls) >= whole
-        else:
-            assert report(tmp_path).exit_code == 1
-    path.unlink()
-    result = report(tmp_path)
-    assert result.exit_code == 1
-    assert "has no trace" in result.output
-
-
-def test_calls_that_overlap_get_tracks_of_their_own(tmp_path):
-    write_rank(tmp_path, 0, 1, calls=[(0.0, 4.0), (1.0, 1.0), (1.5, 2.0), (4.0, 1.0)])
-    spans = check_events({"displayTimeUnit": "ms", "traceEvents": list(perfetto.events(read(tmp_path)))})
-    assert sorted(len(spans[0, tid]) for tid in (0, 1, 2)) == [1, 1, 2]
-
-
 def test_a_report_needs_no_mpi(ran, tmp_path):
     command = [sys.executable, "-m", "compcoll", "report", str(ran[0]), "--out", str(tmp_path)]
     without = {**os.environ, "MPI4PY_LIBMPI": "/nonexistent.so"}
@@ -529,15 +358,8 @@ def test_a_report_needs_no_mpi(ran, tmp_path):
     assert (tmp_path / "report.html").stat().st_size > 0
 
 
-def test_reasons_that_differ_in_figures_are_one_row(tmp_path):
-    calls = [(float(i), 0.5) for i in range(3)]
-    path = write_rank(tmp_path, 0, 1, calls=calls)
-    texts = iter(("measured 403 us, plain 530.5 us", "measured 7 us, plain 5 us", "a single rank"))
-    plain = '"accelerated": false, "reason": '
-    text = re.sub(r'"accelerated": true, "reason": ""', lambda _: f'{plain}"{next(texts)}"', path.read_text())
-    path.write_text(text)
-    rows = tables.by_reason(read(tmp_path))
-    assert [(reason, row.calls) for (_, reason), row in rows.items()] == [
-        ("measured 7 to 403 us, plain 5 to 530.5 us", 2),
-        ("a single rank", 1),
-    ]
+def test_the_summary_says_why_the_other_bytes_are_uncompressed():
+    totals = np.array([1, 1, 1000, 900, 0.5, 850])
+    text = _summary(totals, 2, 2, Counter({"few": 1, "most": 2}))
+    assert text.startswith("compcoll: 1 call, 1 accelerated")
+    assert "85% of these bytes went uncompressed, most of them for this reason: most; --trace" in text
