@@ -111,8 +111,11 @@ def _refuse(why: str) -> None:
 
 def _read(like: Path | None, data: Path | None, dtype: np.dtype, spec: str) -> tuple[np.ndarray, list]:
     """The values to send and the calls to try; ClickException for an unusable file or a table that is off."""
+    from compcoll.core import environment
     from compcoll.policy.table import folder
 
+    if environment.pretends_nodes():
+        raise click.ClickException("nothing is kept of pretended nodes: unset COMPCOLL_NODES")
     place = folder()
     if place is None:
         raise click.ClickException("the table has no folder: set HOME, or set COMPCOLL_TABLE to a folder")

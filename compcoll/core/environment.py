@@ -17,6 +17,7 @@ __all__ = [
     "device_buffers",
     "disabled",
     "nodes",
+    "pretends_nodes",
     "read",
     "shared_memory",
     "summary",
@@ -107,6 +108,11 @@ def disabled() -> bool:
 def nodes(size: int) -> list[int] | None:
     """``COMPCOLL_NODES``: the node of each rank of COMM_WORLD, which has ``size``, for tests."""
     return read("COMPCOLL_NODES", lambda text: _nodes(text, size))
+
+
+def pretends_nodes() -> bool:
+    """True if ``COMPCOLL_NODES`` is set: what calls take says nothing of a network."""
+    return bool(read("COMPCOLL_NODES", str))
 
 
 def shared_memory() -> bool:

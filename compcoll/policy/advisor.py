@@ -23,7 +23,7 @@ from compcoll.engine.finalize import before_finalize
 from compcoll.engine.group import Facts, complete
 from compcoll.policy.decision import Decision
 from compcoll.policy.link import byte_seconds
-from compcoll.policy.pairs import MOST_SPREAD, Known
+from compcoll.policy.pairs import MOST_SPREAD, Figures, Known
 from compcoll.policy.speed import (
     CodecSpeed,
     careful_speed,
@@ -33,7 +33,7 @@ from compcoll.policy.speed import (
     rank_nbytes,
     wire_nbytes,
 )
-from compcoll.policy.table import About, Row, RowKind, Rows, half_octave, store
+from compcoll.policy.table import About, Begun, Row, RowKind, Rows, half_octave, store
 from compcoll.policy.trial import ENDLESS, Kind
 
 __all__ = ["Advisor", "Measured", "measure"]
@@ -84,10 +84,10 @@ def measure(comm: MPI.Intracomm, facts: Facts) -> Measured:
         abouts = _abouts(facts, byte)
         found: Any = None
         if comm.rank == 0:
-            rows = next((rows for rows in map(store().rows, abouts) if rows), [])
+            rows = next((rows for rows in map(store().found, abouts) if rows.all or rows.begun), Rows())
             found = rows, environment.table() == "read"
         rows, frozen = bcast_object(comm, found)
-    return Measured(byte, abouts[0], facts.link, Rows(rows), frozen)
+    return Measured(byte, abouts[0], facts.link, rows, frozen)
 
 
 def _abouts(facts: Facts, byte: float) -> list[About]:
@@ -108,6 +108,10 @@ def _abouts(facts: Facts, byte: float) -> list[About]:
         )
         for one in classes
     ]
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M+00:00")
 
 
 class Advisor:
@@ -185,9 +189,11 @@ class Advisor:
     def _new(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Kind:
         coding = coding_of(op, nbytes, self.comm.size, self.facts.workers + 1)
         wire = self.measured.byte * wire_nbytes(op, nbytes, self.comm.size, self.facts.ranks_per_node)
-        known = self._find_row(op, dtype, nbytes, decision)
+        begun = self.measured.rows.find_begun(self._row_kind(op, dtype, decision), nbytes)
+        known = None if begun else self._find_row(op, dtype, nbytes, decision)
         on_end = partial(self._keep, op, dtype, nbytes, decision)
-        return Kind(rank_nbytes(op, nbytes, self.comm.size), coding, wire, known, on_end)
+        on_pair = partial(self._keep_pairs, op, dtype, nbytes, decision)
+        return Kind(rank_nbytes(op, nbytes, self.comm.size), coding, wire, known, on_end, begun, on_pair)
 
     def _row_kind(self, op: str, dtype: np.dtype, decision: Decision) -> RowKind:
         assert decision.codec is not None
@@ -214,23 +220,27 @@ class Advisor:
         """Keep the outcome of a trial for later jobs, and decide nonblocking calls again."""
         _engine.forget_calls()
         about = self.measured.about
-        if about is None or _WORLD.Get_rank() or not known.pairs[0] or not known.spread <= MOST_SPREAD:
+        if about is None or _WORLD.Get_rank() or not known.pairs[0]:
+            return
+        before_finalize(store().write)
+        call = *self._row_kind(op, dtype, decision), nbytes
+        store().end(about, Begun(*call))
+        if not known.spread <= MOST_SPREAD:
             return
         if not all(0 < seconds < inf for seconds in (*known.seconds, *known.in_call)):
             return
-        row = Row(
-            *self._row_kind(op, dtype, decision),
-            nbytes,
-            known.compress,
-            known.seconds,
-            known.in_call,
-            known.share,
-            known.pairs,
-            made_by,
-            datetime.now(UTC).strftime("%Y-%m-%dT%H:%M+00:00"),
-        )
+        figures = known.compress, known.seconds, known.in_call, known.share, known.pairs
+        store().add(about, Row(*call, *figures, made_by, _now()))
+
+    def _keep_pairs(
+        self, op: str, dtype: np.dtype, nbytes: int, decision: Decision, pairs: list[Figures]
+    ) -> None:
+        """Keep pairs of a trial for later jobs, as this one may end before the trial does."""
+        about = self.measured.about
+        if about is None or _WORLD.Get_rank() or made_by == "tune":
+            return
         before_finalize(store().write)
-        store().add(about, row)
+        store().begin(about, Begun(*self._row_kind(op, dtype, decision), nbytes, tuple(pairs), _now()))
 
     # -- without a trial
 

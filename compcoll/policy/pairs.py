@@ -8,7 +8,7 @@ from math import inf, isfinite
 
 from compcoll.core._cpu import TrialWindow
 
-__all__ = ["GAIN", "MOST_SPREAD", "Agree", "Known", "Pair", "mean_in_call", "median", "outcome"]
+__all__ = ["GAIN", "MOST_SPREAD", "Agree", "Figures", "Known", "Pair", "mean_in_call", "median", "outcome"]
 
 #: Compression has to take less than this fraction of plain MPI's time, in three of four pairs.
 GAIN = 0.95
@@ -17,6 +17,8 @@ MOST_SPREAD = 0.5
 #: Relative difference that the ratio of later calls may have from the trial's.
 RATIO = 0.15
 
+#: Seconds of a compressed and of a plain call from start to start, the same within calls, and wire fraction.
+Figures = tuple[float, float, float, float, float]
 #: Function that returns the largest of each figure over the ranks; collective.
 Agree = Callable[[Sequence[float]], list[float]]
 
@@ -108,12 +110,16 @@ class Pair:
         if way and window.raw_nbytes:
             self.share = window.wire_nbytes / window.raw_nbytes
 
-    def agree(self, agree: Agree) -> None:
-        """Take the figures of the slowest rank."""
-        mine = [self.taken[True], self.taken[False], self.in_call[True], self.in_call[False], self.share]
-        found = agree(mine)
-        self.taken, self.in_call = {True: found[0], False: found[1]}, {True: found[2], False: found[3]}
-        self.share = found[4]
+    @property
+    def figures(self) -> Figures:
+        """The figures of both blocks."""
+        return self.taken[True], self.taken[False], self.in_call[True], self.in_call[False], self.share
+
+    @classmethod
+    def of(cls, figures: Sequence[float]) -> Pair:
+        """Make the pair that has these figures."""
+        *times, share = figures
+        return cls({True: times[0], False: times[1]}, {True: times[2], False: times[3]}, share)
 
 
 def mean_in_call(window: TrialWindow) -> float:
@@ -121,7 +127,7 @@ def mean_in_call(window: TrialWindow) -> float:
     return window.seconds / max(window.calls - window.skip, 1)
 
 
-def outcome(compress: bool, pairs: list[Pair], won: int) -> Known:
+def outcome(compress: bool, pairs: list[Pair], won: int, source: str) -> Known:
     """The outcome of a trial whose counted pairs are these."""
 
     def middle(of: Callable[[Pair], float]) -> float:
@@ -136,7 +142,7 @@ def outcome(compress: bool, pairs: list[Pair], won: int) -> Known:
         middle(lambda pair: pair.share) or 1.0,
         (len(parts), won),
         (max(parts) - min(parts)) / usual if 0 < usual < inf else inf,
-        "a trial in this job",
+        source,
     )
 
 

@@ -7,18 +7,19 @@ of all ranks. This module uses no clock and no MPI, so that tests can replay rec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from math import inf, isfinite
 
 from compcoll.core._cpu import TrialWindow
-from compcoll.policy.pairs import GAIN, Agree, Known, Pair, mean_in_call, median, outcome
+from compcoll.policy.pairs import GAIN, Agree, Figures, Known, Pair, mean_in_call, median, outcome
 from compcoll.policy.speed import CodecSpeed, Coding
 
 __all__ = ["BLOCK", "ENDLESS", "LARGE_BLOCK", "LARGE_NBYTES", "MOST_PAIRS", "WARM", "Kind"]
 
 #: Plain calls before a trial: they warm up memory and connections, and rare kinds never pay for a trial.
-WARM = 8
+#: Large calls end this phase at a number of a rank's bytes, but not before their second call.
+WARM, LARGE_WARM, WARM_NBYTES = 8, 2, 8 << 20
 #: Calls of a block, and calls at its beginning that are not measured, because a network's queues still hold
 #: calls of the block before. From `LARGE_NBYTES` of a rank on blocks are short.
 BLOCK, LARGE_BLOCK = (8, 2), (2, 1)
@@ -68,8 +69,11 @@ class Kind:
         Seconds that the bytes of a plain call take on the link; 0 if that was not measured.
     known : Known, optional
         Outcome of an earlier trial, which decides from the first call on.
-    on_end : callable, optional
-        ``on_end(known)`` is called when a trial has ended, or is not worthwhile.
+    begun : sequence of Figures, optional
+        Pairs of a trial that the end of an earlier job cut off: the first trial goes on from them.
+    on_end, on_pair : callable, optional
+        ``on_end(known)`` is called when a trial has ended, or is not worthwhile, and ``on_pair(pairs)`` when
+        a trial goes on after a pair, with the figures of its pairs.
 
     Attributes
     ----------
@@ -88,10 +92,13 @@ class Kind:
         wire: float = 0.0,
         known: Known | None = None,
         on_end: Callable[[Known], object] = lambda known: None,
+        begun: Sequence[Figures] = (),
+        on_pair: Callable[[list[Figures]], object] = lambda pairs: None,
     ):
         self._is_large = nbytes >= LARGE_NBYTES
         self._length, self._skip = LARGE_BLOCK if self._is_large else BLOCK
-        self._coding, self._wire, self._on_end = coding, wire, on_end
+        self._coding, self._wire, self._on_end, self._on_pair = coding, wire, on_end, on_pair
+        self._begun = [Pair.of(figures) for figures in begun]
         self.known = known
         self._pairs: list[Pair] = []
         self._ways: list[bool] = []  # of the remaining blocks of the pair, and of the current one
@@ -104,7 +111,7 @@ class Kind:
             self._follow()
         else:
             self._state = _State.WARM
-            self._begin(False, WARM, self._skip)
+            self._begin(False, min(WARM, max(LARGE_WARM, -(-WARM_NBYTES // max(nbytes, 1)))), self._skip)
 
     @property
     def reason(self) -> str:
@@ -113,7 +120,8 @@ class Kind:
             way = "compressed" if self.compress else "plain"
             return f"on trial: both ways are measured, pair {len(self._pairs)}, {way}"
         if self.known is None:
-            return f"the first {WARM} calls of a kind are plain MPI's, then both ways are measured"
+            n = self.window.most
+            return f"the first {n} calls of a kind are plain MPI's, then both ways are measured"
         return self.known.reason
 
     @property
@@ -150,8 +158,17 @@ class Kind:
         self._begin(compress, self._length * (LONGER if is_longer else 1), self._skip)
 
     def _begin_pairs(self, state: _State) -> None:
-        self._state, self._pairs = state, []
+        self._state, self._pairs, self._source = state, [], "a trial in this job"
+        if self._is_large:  # in small calls, a job's first pair still warms up and is not counted
+            self._go_on_after(self._begun)
         self._begin_pair()
+
+    def _go_on_after(self, begun: list[Pair]) -> None:
+        """Put pairs of an earlier job before those that follow."""
+        self._begun = []
+        if begun:
+            self._pairs += begun
+            self._source = "a trial in this job and earlier ones"
 
     def _begin_pair(self) -> None:
         """Begin a pair with the way of the previous block, so that the order alternates."""
@@ -165,10 +182,15 @@ class Kind:
         if self._ways:
             self._begin_block(self._ways[0])
             return
-        self._pairs[-1].agree(agree)
+        self._pairs[-1] = Pair.of(agree(self._pairs[-1].figures))
+        if len(self._pairs) == 1:
+            self._go_on_after(self._begun[1:])
         is_over = self._judge() if self._state is _State.TRIAL else self._look()
-        if not is_over:
-            self._begin_pair()
+        if is_over:
+            return
+        if self._state is _State.TRIAL:
+            self._on_pair([pair.figures for pair in self._pairs])
+        self._begin_pair()
 
     # -- trials
 
@@ -194,7 +216,7 @@ class Kind:
             return False
         self._was_let_pass = is_let_pass
         compress = not is_poor and middle < GAIN and 4 * won >= 3 * len(parts)
-        self._end_trial(outcome(compress, counted or [first], won))
+        self._end_trial(outcome(compress, counted or [first], won, self._source))
         return True
 
     def _end_trial(self, known: Known) -> None:

@@ -10,6 +10,7 @@ from common import same
 from mpi4py import MPI
 
 import compcoll
+from compcoll.core import environment
 from compcoll.policy import advisor, table, trial
 from compcoll.policy.table import Row
 
@@ -65,6 +66,7 @@ def folder(comm, tmp_path, monkeypatch):
     """Folder of tables for all ranks; None on ranks other than 0."""
     path = comm.bcast(str(tmp_path))
     monkeypatch.setenv("COMPCOLL_TABLE", path)
+    monkeypatch.setattr(environment, "pretends_nodes", lambda: False)  # or nothing would be written
     monkeypatch.setattr(table, "EACH_WRITE", 0.0)
     return tmp_path if comm.rank == 0 else None
 
@@ -222,6 +224,26 @@ def test_a_trial_is_written_and_read_by_the_next_job(comm, agree, known_link, fo
         new_process()
     next_job = make(comm)
     assert agree(ways(next_job, lambda: next_job.Alltoall(smooth, got), 5) == [True] * 5)
+
+
+def test_a_trial_goes_on_in_the_next_job(comm, agree, known_link, folder, smooth, monkeypatch):
+    """A job that ends within a trial leaves its pairs to the next one, which ends the trial."""
+    make_clear(monkeypatch, 0.5)
+    monkeypatch.setattr(trial, "LARGE_WARM", 2)
+    monkeypatch.setattr(trial, "WARM_NBYTES", 0)
+    for i, n_plain in enumerate((2 + 4, 2 + 4)):
+        ours, got = make(comm), np.empty_like(smooth)
+        found = ways(ours, lambda ours=ours, got=got: ours.Alltoall(smooth, got), 2 + 8 + 1 + i)
+        assert agree(found.count(False) == n_plain), found
+        if folder is not None:
+            table.store().write()  # as before MPI is finalized
+            ((_, _, rows),) = table.tables()
+            assert len(rows) == i
+            new_process()
+        comm.Barrier()
+    next_job = make(comm)
+    assert agree(ways(next_job, lambda: next_job.Alltoall(smooth, got), 5) == [True] * 5)
+    assert agree("trial of" in next_job.report.reason)
 
 
 def test_a_row_that_is_no_longer_so(comm, agree, known_link, folder, smooth, monkeypatch):

@@ -15,17 +15,17 @@ from compcoll.policy.table import About, Row, tables, write_file
 
 @pytest.fixture
 def tune(tmp_path, monkeypatch):
-    """Run the command on 2 ranks, each on a node of its own, with a table of their own.
+    """Run the command on 2 ranks with a table of their own.
 
     An uncaught error ends both, as on ranks that the command starts itself.
     """
     monkeypatch.setenv("COMPCOLL_TABLE", str(tmp_path / "tables"))
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
 
-    def run(*options, nodes="0,1"):
+    def run(*options, **more):
         module = [sys.executable, "-m", "mpi4py", "-m", "compcoll"]
         command = [launch.find_mpiexec(), "-n", "2", *module, "tune", *options]
-        environment = {**outside, "COMPCOLL_NODES": nodes, "COLUMNS": "200"}
+        environment = {**outside, "COLUMNS": "200", **more}
         return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
 
     return run
@@ -54,7 +54,7 @@ def test_tables_are_shown_and_removed(run, tmp_path, monkeypatch):
 
 
 def test_there_is_nothing_to_try_inside_a_node(tune):
-    done = tune(nodes="0,0")
+    done = tune()
     assert done.returncode
     assert done.stderr.startswith("Error: there is nothing to try: auto leaves messages inside a node to MPI")
     assert done.stderr.count("\n") == 1, "neither a traceback nor a line of MPI_Abort"
@@ -84,7 +84,7 @@ def test_files_are_those_of_rank_0(tmp_path, option):
     """Only rank 0 reads the file; if rank 0 cannot, the job ends with one error."""
     np.save(tmp_path / "there.npy", np.sin(np.arange(1 << 14) * 1e-3))
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
-    environment = {**outside, "COMPCOLL_NODES": "0,1", "COMPCOLL_TABLE": str(tmp_path / "tables")}
+    environment = {**outside, "COMPCOLL_TABLE": str(tmp_path / "tables")}
     there, missing = tmp_path / "there.npy", tmp_path / "missing"
     tune = [sys.executable, "-m", "compcoll", "tune", "--seconds", "1", "-c", "bfp:bits=7", option]
     for first, second in ((there, missing), (missing, there)):
@@ -93,6 +93,13 @@ def test_files_are_those_of_rank_0(tmp_path, option):
         assert (done.returncode == 0) == (option == "--data" and first == there), done.stderr
         assert "Traceback" not in done.stderr
         assert done.stderr.count("Error: ") == (done.returncode != 0)
+
+
+def test_pretended_nodes_are_refused(tune, tmp_path):
+    done = tune(COMPCOLL_NODES="0,1")
+    assert done.returncode
+    assert done.stderr.count("Error: nothing is kept of pretended nodes: unset COMPCOLL_NODES") == 1
+    assert not (tmp_path / "tables").exists()
 
 
 def test_rows_that_cannot_be_kept_are_not_looked_for(tune, tmp_path):

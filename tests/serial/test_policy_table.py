@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from compcoll.policy import table
-from compcoll.policy.table import About, Row, Rows, Store, read_file
+from compcoll.policy.table import About, Begun, Row, Rows, Store, read_file
 
 ABOUT = About("1.0", "MPICH 5.0.2", "", ("Xeon 6/207",), 1.0, "host", 7)
 KIND = ("Alltoall", "float64", (1, 1), "lossless", "pairwise", 1)
 ROW = Row(*KIND, 65536, True, (4e-4, 5e-4), (3e-4, 4e-4), 0.8, (8, 7), made="2026-11-26T15:06+00:00")
+BEGUN = Begun(*KIND, 65536, ((4e-4, 5e-4, 3e-4, 4e-4, 0.8),) * 3, "2026-11-26T15:06+00:00")
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_what_is_written_is_read(folder):
     (path,) = folder.iterdir()
     assert path.name == ABOUT.name
     about, rows = read_file(path)
-    assert (about.name, rows) == (ABOUT.name, [ROW])
+    assert (about.name, rows.all) == (ABOUT.name, [ROW])
 
 
 def test_two_jobs_add_to_each_other(folder):
@@ -41,6 +42,48 @@ def test_two_jobs_add_to_each_other(folder):
     first.add(ABOUT, ROW)
     second.add(ABOUT, other)
     assert sorted(row.op for row in Store().rows(ABOUT)) == ["Alltoall", "Bcast"]
+
+
+def test_a_trial_that_a_job_began_is_kept_until_one_ends_it(folder):
+    first, second = Store(), Store()
+    first.begin(ABOUT, BEGUN)
+    first.write()
+    assert second.rows(ABOUT) == []
+    assert second.found(ABOUT).find_begun(KIND, 70000) == BEGUN.pairs
+    assert second.found(ABOUT).find_begun(KIND, 1 << 18) == ()
+    second.end(ABOUT, BEGUN)
+    second.add(ABOUT, ROW)
+    found = Store().found(ABOUT)
+    assert (found.all, found.begun) == ([ROW], [])
+
+
+def test_versions_before_begun_trials(folder):
+    """A table without begun trials is read, and readers that look for rows alone find all of them."""
+    store = Store()
+    store.begin(ABOUT, replace(BEGUN, op="Bcast"))
+    store.add(ABOUT, ROW)
+    path = folder / ABOUT.name
+    document = json.loads(path.read_text())
+    assert [Row.of(values) for values in document["rows"]] == [ROW]
+    path.write_text(json.dumps({key: document[key] for key in ("about", "rows")}))
+    assert Store().rows(ABOUT) == [ROW]
+
+
+def test_pairs_without_a_time_are_not_kept(folder):
+    store = Store()
+    store.begin(ABOUT, replace(BEGUN, pairs=(*BEGUN.pairs, (float("inf"), 1.0, 1.0, 1.0, 0.5))))
+    store.write()
+    assert Store().found(ABOUT).begun == [BEGUN]
+
+
+def test_jobs_with_pretended_nodes_write_nothing(folder, monkeypatch):
+    monkeypatch.setenv("COMPCOLL_NODES", "0,1")
+    store = Store()
+    store.begin(ABOUT, replace(BEGUN, op="Bcast"))
+    store.add(ABOUT, ROW)
+    store.write()
+    assert list(folder.iterdir()) == []
+    assert store.rows(ABOUT) == [ROW], "this job has it"
 
 
 def test_writes_are_rare_and_the_last_one_is_not_lost(folder):
@@ -86,13 +129,19 @@ def damaged(text):
         {"op": None},
     ]
     rows = [{**document["rows"][0], **change} for change in changes]
+    begun = document["begun"][0]
+    for change in ({"pairs": []}, {"pairs": [[1.0] * 4]}, {"pairs": [[0] * 5]}, {"pairs": 1}, {"bytes": -1}):
+        yield json.dumps({**document, "begun": [{**begun, **change}]})
+    yield json.dumps({**document, "begun": [{**begun, "pairs": begun["pairs"] * 9}]})
     for row in (*rows, 17):
         yield json.dumps({**document, "rows": [document["rows"][0], row]}).replace("Infinity", "1e999")
 
 
 def test_a_damaged_file_is_no_table(folder, capsys):
     """A file that is no table, or has a damaged row, is not read; a new table replaces it."""
-    Store().add(ABOUT, ROW)
+    first = Store()
+    first.begin(ABOUT, BEGUN)
+    first.add(ABOUT, ROW)
     path = folder / ABOUT.name
     for text in damaged(path.read_text()):
         path.write_text(text)
@@ -130,9 +179,12 @@ def test_files_of_another_user_steer_nothing(folder, monkeypatch):
 def test_a_file_keeps_its_newest_rows(folder, monkeypatch):
     monkeypatch.setattr(table, "MOST_ROWS", 3)
     store = Store()
+    monkeypatch.setattr(table, "MOST_BEGUN", 2)
     for i in range(5):
         store.add(ABOUT, replace(ROW, op=f"op{i}", made=f"2026-11-2{i}T15:06Z"))
+        store.begin(ABOUT, replace(BEGUN, op=f"op{i}", made=f"2026-11-2{i}T15:06Z"))
     store.write()
+    assert sorted(one.op for one in Store().found(ABOUT).begun) == ["op3", "op4"]
     assert sorted(row.op for row in Store().rows(ABOUT)) == ["op2", "op3", "op4"]
 
 
@@ -209,4 +261,4 @@ def test_readers_never_meet_half_a_table(folder):
             n += 1
     assert n
     assert [job.wait() for job in jobs] == [0, 0]
-    assert read_file(path)[1]
+    assert read_file(path)[1].all

@@ -37,10 +37,14 @@ class Job:
         Number of agreements between the ranks.
     """
 
-    def __init__(self, take, nbytes=SMALL, known=None, speed=QUICK, pause=0.0, share=0.5, wire=0.0):
+    def __init__(self, take, nbytes=SMALL, known=None, speed=QUICK, pause=0.0, share=0.5, wire=0.0, begun=()):
         self.take, self.speed, self.pause, self.share = take, speed, pause, share
-        self.ended, self.ways, self.now, self.agreed = [], [], 1.0, 0
-        self.kind = Kind(nbytes, Coding(nbytes, nbytes), wire, known, self.ended.append)
+        self.ended, self.ways, self.now, self.agreed, self.pairs = [], [], 1.0, 0, list(begun)
+        coding = Coding(nbytes, nbytes)
+        self.kind = Kind(nbytes, coding, wire, known, self.ended.append, begun, self.keep)
+
+    def keep(self, pairs):
+        self.pairs = pairs
 
     def agree(self, figures):
         assert all(figure == figure for figure in figures), "NaN"
@@ -84,15 +88,45 @@ def times(compressed, plain):
 def test_a_clear_trial_ends_early(nbytes, compressed, chosen):
     job = Job(times(compressed, 1.0), nbytes)
     n, _ = trial.BLOCK if nbytes == SMALL else trial.LARGE_BLOCK
-    ways = job.run(8 + 8 * n + 1)
+    warm = 8 if nbytes == SMALL else 2
+    ways = job.run(warm + 8 * n + 1)
     c, p = [True] * n, [False] * n
-    assert ways == [False] * 8 + c + p + p + c + c + p + p + c + [chosen]
+    assert ways == [False] * warm + c + p + p + c + c + p + p + c + [chosen]
     (known,) = job.ended
     assert known.compress == chosen
     assert known.pairs == (3, 3 * chosen)
     assert known.seconds == pytest.approx((compressed, 1.0))
     assert known.share == 0.5
     assert f"{known.pairs[1]} of 3 pairs" in job.kind.reason
+
+
+@pytest.mark.parametrize(("nbytes", "n"), [(1 << 20, 8), (2 << 20, 4), (4 << 20, 2), (64 << 20, 2)])
+def test_large_calls_warm_up_by_bytes(nbytes, n):
+    assert Job(times(0.5, 1.0), nbytes).run(n + 1) == [False] * n + [True]
+
+
+@pytest.mark.parametrize(("compressed", "chosen"), [(0.5, True), (1.1, False)])
+@pytest.mark.parametrize(("nbytes", "n_calls", "n_jobs"), [(LARGE, 10, 4), (LARGE, 15, 2), (SMALL, 60, 2)])
+def test_a_trial_goes_on_in_later_jobs(nbytes, n_calls, n_jobs, compressed, chosen):
+    """A trial that a job's end cuts off goes on in the next job, and its outcome counts all pairs."""
+    pairs = []
+    for i in range(n_jobs):
+        job = Job(times(compressed, 1.0), nbytes, begun=pairs)
+        job.run(n_calls)
+        assert len(job.ended) == (i == n_jobs - 1)
+        assert len(job.pairs) > len(pairs) or job.ended
+        pairs = job.pairs
+    assert job.ended[0].pairs == (3, 3 * chosen)
+    assert "this job and earlier ones" in job.kind.reason
+
+
+def test_the_first_pair_of_small_calls_is_not_counted_in_any_job():
+    """A later job's first pair of small calls is as distorted as that of the first job."""
+    first = Job(times(0.8, 1.0))
+    first.run(8 + 2 * 16 + 1)
+    second = Job(lambda compress, call: 0.8 if compress else 0.1 if call < 8 + 16 else 1.0, begun=first.pairs)
+    second.run(8 + 3 * 16 + 1)
+    assert second.ended[0].pairs == (3, 3)
 
 
 def test_what_is_hardly_quicker_stays_plain():
