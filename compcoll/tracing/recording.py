@@ -106,9 +106,10 @@ def _versions() -> dict[str, str]:
 def _cuda_version() -> dict[str, str]:
     """The version of CUDA that the driver of this machine's GPUs supports; nothing without a GPU."""
     number = c_int()
-    if not has_gpu() or CDLL("libcuda.so.1").cuDriverGetVersion(byref(number)):
-        return {}
-    return {"CUDA": f"{number.value // 1000}.{number.value % 1000 // 10}"}
+    with suppress(AttributeError, OSError):
+        if has_gpu() and not CDLL("libcuda.so.1").cuDriverGetVersion(byref(number)):
+            return {"CUDA": f"{number.value // 1000}.{number.value % 1000 // 10}"}
+    return {}
 
 
 def fail(problem: BaseException) -> None:

@@ -6,7 +6,9 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from traces import check_events, report, write_rank
 import compcoll
 from compcoll.cli import main
 from compcoll.cli.launch import find_mpiexec
-from compcoll.tracing import perfetto, rows, tables
+from compcoll.tracing import perfetto, recording, rows, tables
 from compcoll.tracing.reader import read
 from compcoll.tracing.recording import _summary
 
@@ -195,6 +197,22 @@ def test_a_trace_names_types_and_the_run(ran):
         assert types["Alltoall"] == types["Isend"] == types["Irecv"] == types["Iallreduce"] == "float64"
         assert types["Barrier"] is None
     assert os.environ["PATH"] not in (ran[0] / "rank00000.jsonl").read_text()
+
+
+def test_versions_have_that_of_cuda(monkeypatch):
+    """On a machine with a GPU a trace has the version of CUDA, unless its driver cannot be asked."""
+
+    def driver(name, functions):
+        def version(place):
+            place._obj.value = 12040
+            return 0
+
+        return SimpleNamespace(**dict.fromkeys(functions, version))
+
+    monkeypatch.setattr(recording, "has_gpu", lambda: True)
+    for functions, expected in ((["cuDriverGetVersion"], "12.4"), ([], None)):
+        monkeypatch.setattr(recording, "CDLL", partial(driver, functions=functions))
+        assert recording._versions().get("CUDA") == expected
 
 
 def test_perfetto_file(ran, tmp_path):
