@@ -13,7 +13,7 @@ from compcoll.tracing.words import nbytes_text, seconds_text
 __all__ = ["Table", "tables_of"]
 
 #: Length of a way in a table; the list of reasons has them in full.
-_WAY = 44
+_WAY = 56
 #: Number of rows that a long table shows at its beginning and at its end.
 _HALF = 20
 _REAL = {"complex64": "float32", "complex128": "float64"}
