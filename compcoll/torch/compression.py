@@ -12,7 +12,9 @@ import torch.distributed as dist
 from compcoll.codecs import Codec
 from compcoll.codecs import codec as codec_of
 from compcoll.torch.connection import Pipeline, connect
+from compcoll.torch.policies import names_of
 from compcoll.torch.reductions import as_real
+from compcoll.torch.report import CallStats, report_hook
 
 __all__ = ["Compression", "ErrorFeedback"]
 
@@ -49,8 +51,8 @@ class Compression:
         #: The group's ranks in the order of `NodeLayout`.
         self.order: list[int] = []
         self.pipelines: list[Pipeline] = []
-        #: `raw_nbytes` and `wire_nbytes` by pipeline; only one thread counts those of a pipeline.
-        self.raw, self.wire = [0, 0], [0, 0]
+        #: Statistics by direction and codec; only one thread counts those of a direction.
+        self.lines: dict[tuple[str, str], CallStats] = {}
 
     @property
     def codec(self) -> Codec:
@@ -59,11 +61,33 @@ class Compression:
 
     @property
     def raw_nbytes(self) -> int:
-        return sum(self.raw)
+        return sum(line.raw_nbytes for line in list(self.lines.values()))
 
     @property
     def wire_nbytes(self) -> int:
-        return sum(self.wire)
+        return sum(line.wire_nbytes for line in list(self.lines.values()))
+
+    def __repr__(self) -> str:
+        total = CallStats()
+        for line in list(self.lines.values()):
+            total.add_line(line)
+        said = f"{total.calls} exchanges"
+        if total.calls:
+            ratio = f" ({total.raw_nbytes / total.wire_nbytes:.2f}x)" if total.wire_nbytes else ""
+            said += f", {total.raw_nbytes} -> {total.wire_nbytes} bytes{ratio}"
+            said += f", {total.stages['total']:.3f} s, error {total.error}"
+        return f"<{type(self).__name__} {self.codec.spec}: {said}>"
+
+    def line(self, direction: str, codec: Codec) -> CallStats:
+        """Get the statistics of a direction's exchanges by a codec."""
+        key = direction, codec.spec
+        if key not in self.lines:
+            levels = "two levels" if self.levels == 2 else f"one level: {self.reason}"
+            op = f"{type(self).__name__} {direction}"
+            line = CallStats(op=op, codec=codec.spec, algorithm="hook", reason=levels, bound=None)
+            line.add_relative(0.0 if codec.lossless else None)
+            self.lines[key] = line
+        return self.lines[key]
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps and this rank's errors, which differ from rank to rank."""
@@ -84,7 +108,7 @@ class Compression:
         """Settings, step and errors; a copy connects anew in its first call."""
         if self.group is not None and self.group is not dist.group.WORLD:
             raise ValueError(f"{type(self).__name__} of another group than the default one cannot be copied")
-        return {**vars(self), "group": None, "pipelines": [], "raw": [0, 0], "wire": [0, 0]}
+        return {**vars(self), "group": None, "pipelines": [], "lines": {}}
 
     def _settings(self) -> tuple:
         """Settings that must be equal on all ranks."""
@@ -100,6 +124,8 @@ class Compression:
                 group, self._nodes, self._wanted_levels, self._settings(), self._directions
             )
             self.group, self.levels, self.reason, self.order = group, *layout[:3]
+            label = "/".join(sorted(names_of(group.group_name, group.group_desc)))
+            report_hook(label, self.lines)
         elif group is not self.group:
             raise ValueError(f"{type(self).__name__} was called with two groups: each needs an object")
         return len(self.order)

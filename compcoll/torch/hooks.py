@@ -15,6 +15,7 @@ Frames of other codecs have slots for the longest frame from the start.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from compcoll.torch.feedback import encode
 from compcoll.torch.integration import not_compiled, profiler_entry
 from compcoll.torch.node_group import all_gather_single
 from compcoll.torch.reductions import element_of
+from compcoll.torch.report import CallStats
 
 __all__ = ["all_gather", "average", "compress_ddp", "compressed_hook", "node_sum", "reduce_scatter", "submit"]
 
@@ -37,6 +39,8 @@ __all__ = ["all_gather", "average", "compress_ddp", "compressed_hook", "node_sum
 _ALIGNMENT = 16
 #: Values that share a scale, in codecs with scales.
 _BLOCK = 64
+#: The errors of one exchange of so many are measured; a prime, so that all buckets have their turn.
+_SAMPLING = 61
 
 #: A generator of phases. Code before its first `yield` runs in the calling thread, and each `yield` hands its
 #: tensors to the next thread of a pipeline.
@@ -164,12 +168,15 @@ def reduce_scatter(
     ``widths`` has the number of columns of each name; errors are kept by name.
     """
     pipeline, residue = state.pipelines[0], state.residue(rows, codec, widths, "gradients")
+    line, began = state.line(pipeline.name, codec), perf_counter()
     total = torch.zeros_like(rows[0], dtype=torch.promote_types(rows.dtype, torch.float32))
     if not total.numel():
         return total.to(rows.dtype)
     filler = torch.ones(1, dtype=torch.uint8, device=rows.device)
     frames = [
-        filler if node == pipeline.rank else encode(row, codec, None if residue is None else residue[node])
+        filler
+        if node == pipeline.rank
+        else _encode(row, codec, None if residue is None else residue[node], line)
         for node, row in enumerate(rows)
     ]
     if residue is not None:
@@ -178,7 +185,7 @@ def reduce_scatter(
     def transfer(slots: torch.Tensor) -> torch.Tensor:
         arrived = torch.empty_like(slots)
         dist.all_to_all_single(arrived, slots, group=pipeline.inter_node)
-        state.wire[0] += slots.shape[1] * (pipeline.n_nodes - 1)
+        line.wire_nbytes += slots.shape[1] * (pipeline.n_nodes - 1)
         return arrived
 
     slots, is_finite = _exchange(frames, rows, codec, transfer, [pipeline.inter_node])
@@ -187,7 +194,7 @@ def reduce_scatter(
             total += rows[node]
         else:
             decode_add(frame, total)
-    state.raw[0] += rows[0].nbytes * (pipeline.n_nodes - 1)
+    _count(line, rows, rows[0].nbytes * (pipeline.n_nodes - 1), began)
     if not is_finite:
         state.drop_errors(widths)
     return total.to(rows.dtype)
@@ -203,24 +210,45 @@ def all_gather(
     pipeline = state.pipelines[-1]
     group, node = pipeline.inter_node, pipeline.intra_node
     residue = state.residue(row, codec, widths, "sum")
+    line, began = state.line(pipeline.name, codec), perf_counter()
     if not row.numel():
         return row.new_empty(len(state.order), 0)
 
     def transfer(slots: torch.Tensor) -> torch.Tensor:
         arrived = slots.new_empty(pipeline.n_nodes, slots.shape[1])
         all_gather_single(arrived.view(-1), slots.view(-1), group=group)
-        state.wire[-1] += slots.nbytes * (pipeline.n_nodes - 1)
+        line.wire_nbytes += slots.nbytes * (pipeline.n_nodes - 1)
         return arrived if node is None else node.all_gather(arrived)
 
     groups = [group] if node is None else [group, node.group]
-    slots, is_finite = _exchange([encode(row, codec, residue)], row, codec, transfer, groups)
-    state.raw[-1] += row.nbytes * (pipeline.n_nodes - 1)
+    slots, is_finite = _exchange([_encode(row, codec, residue, line)], row, codec, transfer, groups)
     rows = row.new_empty(len(slots), row.numel())
     for frame, out in zip(slots, rows, strict=True):
         decode(frame, out=out)
+    _count(line, row, row.nbytes * (pipeline.n_nodes - 1), began)
     if not is_finite:
         state.drop_errors(widths)
     return rows
+
+
+def _encode(
+    values: torch.Tensor, codec: Codec, residue: torch.Tensor | None, line: CallStats
+) -> torch.Tensor:
+    """Encode values as `encode` does, and measure the errors of the frame in one exchange of `_SAMPLING`."""
+    frame = encode(values, codec, residue)
+    if line.calls % _SAMPLING == 0 and values.is_floating_point() and not codec.lossless:
+        wide = torch.promote_types(values.dtype, torch.float32)
+        errors = decode(frame if frame.is_cuda else frame.numpy(), out=torch.empty_like(values)) - values
+        norms = [torch.linalg.vector_norm(one, dtype=wide).item() for one in (errors, values)]
+        line.add_relative(norms[0] / norms[1] if norms[1] else None)
+    return frame
+
+
+def _count(line: CallStats, values: torch.Tensor, raw_nbytes: int, began: float) -> None:
+    """Count an exchange, whose bytes on the wire are counted."""
+    line.count(1, values.nbytes, values.nbytes, line.reason)
+    line.raw_nbytes += raw_nbytes
+    line.stages["total"] += perf_counter() - began
 
 
 # -- frames in slots

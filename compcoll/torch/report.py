@@ -1,19 +1,22 @@
-"""Statistics of the calls of all process groups, as a table."""
+"""Statistics of the calls of all process groups, and of hooks beside other backends, as a table."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from threading import Lock
 from typing import Any
+
+import torch.distributed as dist
 
 from compcoll.codecs import codec
 from compcoll.engine.report import Stats
 from compcoll.policy.policy import below_min_nbytes
 from compcoll.torch.groups import all_groups
 
-__all__ = ["CallStats", "GroupStats", "TrainingReport", "report"]
+__all__ = ["CallStats", "GroupStats", "TrainingReport", "report", "report_hook"]
 
 #: Calls whose statistics are not added up yet.
 _MOST_UNCOUNTED = 1000
@@ -26,12 +29,16 @@ class CallStats(Stats):
     Attributes
     ----------
     op, codec, algorithm : str
-        MPI's name of the operation; ``"-"`` and ``"mpi"`` for uncompressed calls.
+        MPI's name of the operation; ``"-"`` and ``"mpi"`` for uncompressed calls. A hook's object and the
+        direction of its exchanges, and ``"hook"``.
     reason : str
         The reason for codec and algorithm, of the last call.
     calls : int
     nbytes, largest : int
         Bytes of tensors that are reduced, and of other operations' messages: their sum, and the largest.
+    relative : float or None
+        Largest norm of a hook's errors of coding, as a fraction of the norm of the values; measured in one
+        exchange of 61. None for operations of the backend.
     """
 
     op: str = ""
@@ -41,6 +48,7 @@ class CallStats(Stats):
     calls: int = 0
     nbytes: int = 0
     largest: int = 0
+    relative: float | None = None
 
     def count(self, calls: int, nbytes: int, largest: int, reason: str) -> None:
         """Count calls."""
@@ -49,16 +57,32 @@ class CallStats(Stats):
         self.largest = max(self.largest, largest)
         self.reason = reason
 
+    def add_relative(self, relative: float | None) -> None:
+        """Raise the largest relative error; None and numbers that are not finite leave it."""
+        if relative is not None and isfinite(relative):
+            self.relative = max(relative, self.relative or 0.0)
+
+    def add_line(self, line: CallStats) -> None:
+        """Add the calls of another line."""
+        self.count(line.calls, line.nbytes, line.largest, line.reason)
+        self.add(line, line.bound)
+        self.add_relative(line.relative)
+
+    @property
+    def error(self) -> str:
+        """The largest relative error in percent, or else the bound."""
+        if self.relative is not None:
+            return f"{100 * self.relative:.2g} % of the norm"
+        bound = "unknown" if self.bound is None else f"{self.bound:.3g}"
+        return f"{bound} (rounding of the sum)" if self.bound and codec(self.codec).lossless else bound
+
     @property
     def cells(self) -> tuple[str, ...]:
         """The row of a table."""
         sent: tuple[str, ...] = ("-",) * 4
         if self.codec != "-":
-            bound = "unknown" if self.bound is None else f"{self.bound:.3g}"
-            if self.bound and codec(self.codec).lossless:
-                bound += " (rounding of the sum)"
             ratio = f"{self.raw_nbytes / self.wire_nbytes:.2f}" if self.wire_nbytes else "-"
-            sent = (str(self.wire_nbytes), ratio, f"{1e3 * self.stages['total']:.1f}", bound)
+            sent = (str(self.wire_nbytes), ratio, f"{1e3 * self.stages['total']:.1f}", self.error)
         used = "".join(f", {n} x {name}" for name, n in self.codecs.items())
         back = f", {self.fallbacks} fallbacks" if self.fallbacks else ""
         numbers = str(self.calls), str(self.nbytes), str(self.largest)
@@ -131,11 +155,18 @@ class GroupStats:
 
 #: Label and lines of groups that were destroyed.
 _ended: list[tuple[str, list[CallStats]]] = []
+#: Labels of hooks' groups, and the lines of each hook by any key.
+_hooks: list[tuple[str, Mapping[Any, CallStats]]] = []
+
+
+def report_hook(label: str, lines: Mapping[Any, CallStats]) -> None:
+    """Include a hook's lines, which may grow, in reports."""
+    _hooks.append((label, lines))
 
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """Sums over the calls of all process groups, on this rank or on all.
+    """Sums over the calls of all process groups and hooks, on this rank or on all.
 
     Attributes
     ----------
@@ -172,13 +203,13 @@ class TrainingReport:
 
 
 def report(together: bool = False) -> TrainingReport:
-    """Sum up the calls of all process groups so far.
+    """Sum up the calls of all process groups, and the exchanges of all hooks, so far.
 
     Parameters
     ----------
     together : bool
-        True to add up all ranks' calls, which is collective over the largest group. Without any group the
-        report has this rank's calls alone.
+        True to add up all ranks' calls, which is collective over the default group. Without torch's groups
+        the report has this rank's calls alone.
 
     Returns
     -------
@@ -189,14 +220,21 @@ def report(together: bool = False) -> TrainingReport:
     torch.distributed.DistBackendError
         With ``together``, if a rank does not call it within the group's time-out, or calls something else.
     """
-    groups = all_groups()
-    mine = _ended + [(group.label, list(group.stats.lines.values())) for group in groups]
-    world = max(groups, key=lambda group: group.size, default=None)
-    if not together or world is None:
-        return TrainingReport(_summed(mine))
-    world.flush()
-    everyone = world.gather_objects("report", mine)
-    return TrainingReport(_summed(pair for pairs in everyone for pair in pairs), world.size)
+    mine = _ended + [(group.label, list(group.stats.lines.values())) for group in all_groups()]
+    mine += [(label, list(lines.values())) for label, lines in _hooks]
+    everyone = _gathered(mine) if together and dist.is_initialized() else [mine]
+    return TrainingReport(_summed(pair for pairs in everyone for pair in pairs), len(everyone))
+
+
+def _gathered(mine: Any) -> list[Any]:
+    """Gather an object of each rank; a group of this backend with all ranks names those that do not call."""
+    for group in all_groups():
+        if group.size == dist.get_world_size():
+            group.flush()
+            return group.gather_objects("report", mine)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone
 
 
 def _summed(groups: Iterable[tuple[str, list[CallStats]]]) -> dict[str, list[CallStats]]:
@@ -205,7 +243,5 @@ def _summed(groups: Iterable[tuple[str, list[CallStats]]]) -> dict[str, list[Cal
     for label, lines in groups:
         stats = made.setdefault(label, GroupStats(None))
         for line in lines:
-            total = stats.line(line.op, line.codec, line.algorithm)
-            total.count(line.calls, line.nbytes, line.largest, line.reason)
-            total.add(line, line.bound)
+            stats.line(line.op, line.codec, line.algorithm).add_line(line)
     return {label: list(stats.lines.values()) for label, stats in made.items()}

@@ -103,6 +103,23 @@ def test_a_rank_that_ends(tmp_path):
     assert output.count("error:") == 3, output + errors
 
 
+def test_a_report_without_the_backend(tmp_path):
+    """Reports have the exchanges of all hooks, of all ranks together if they are asked for."""
+    tells = "print(compcoll.torch.report(together=True))\ndist.destroy_process_group()"
+    for code, output, errors in run(START + NETS + tells, tmp_path):
+        assert code == 0, output + errors
+        assert "2 ranks together" in output, output
+        lines = [line for line in output.splitlines() if " int8 " in line and "% of the norm" in line]
+        for name in (
+            "ErrorFeedback gradients",
+            "ErrorFeedback averages",
+            "CompressedAllGather parameters",
+            "CompressedReduceScatter gradients",
+            "CompressedAllReduce averages",
+        ):
+            assert any(name in line for line in lines), output
+
+
 def test_an_exit_of_the_backend_waits_for_callbacks(tmp_path):
     for code, output, errors in run(START + CALLBACK, tmp_path, "compcoll"):
         assert (code, output.count("called")) == (0, 1), output + errors

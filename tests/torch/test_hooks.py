@@ -2,7 +2,10 @@
 
 import copy
 import io
+import re
+from itertools import chain
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,7 +13,8 @@ from buckets import averaged, is_same, mean_by_gloo, of_rank
 from test_conformance import batch, close, model, train
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from compcoll.torch import ErrorFeedback, compress_ddp, compressed_hook, hooks
+from compcoll.codecs import codec, decode
+from compcoll.torch import ErrorFeedback, compress_ddp, compressed_hook, hooks, report
 
 pytestmark = pytest.mark.filterwarnings("default")
 INT8 = 0.5 / 127
@@ -99,6 +103,41 @@ def test_bytes_between_nodes(gloo, agree, place, bits, monkeypatch):
     theory = 2 * (len(set(nodes)) - 1) * (n * bits / 8 + n / 64)
     assert agree(state.levels == levels and state.wire_nbytes == counted[0])
     assert agree(theory <= total.item() <= 1.05 * theory), (total, theory)
+
+
+def lines_of_hooks(together):
+    found = chain.from_iterable(report(together=together).lines.values())
+    return {line.op: line for line in found if line.op.startswith("ErrorFeedback") and line.codec == "int8"}
+
+
+def test_print_and_report_tell_ratio_and_error(gloo, agree, place):
+    directions = "ErrorFeedback gradients", "ErrorFeedback averages"
+    state, mine = ErrorFeedback("int8", gloo, nodes=place[0]), of_rank(dist.get_rank(), 50_000)
+    assert agree(repr(state) == "<ErrorFeedback int8: 0 exchanges>")
+    averaged(state, mine)
+    before = {together: lines_of_hooks(together) for together in (False, True)}
+    for _ in range(3):
+        averaged(state, mine)
+    for together, ranks in ((False, 1), (True, dist.get_world_size())):
+        after = lines_of_hooks(together)
+        calls = [after[name].calls - before[together][name].calls for name in directions]
+        assert agree(calls == [3 * ranks] * 2)
+        assert agree(all(after[name].wire_nbytes > before[together][name].wire_nbytes for name in directions))
+    given = mine.numpy()
+    error = np.linalg.norm(decode(codec("int8").encode(given)) - given) / np.linalg.norm(given)
+    for line in state.lines.values():
+        assert agree(0.5 * error < line.relative < 2 * error and line.calls == 4), (error, line)
+    text = repr(state)
+    assert agree(
+        re.search(r"8 exchanges, \d+ -> \d+ bytes \(3\.\d\dx\), \d+\.\d+ s, error 0\.\d+ % of", text)
+    ), text
+    assert agree("% of the norm" in str(report()))
+
+
+def test_values_that_are_not_finite_have_no_error_to_report(gloo, agree):
+    state = ErrorFeedback("int8", gloo)
+    averaged(state, torch.full((999,), float("inf")))
+    assert agree("error unknown" in repr(state))
 
 
 def test_schedules(gloo, agree):
