@@ -170,7 +170,7 @@ int hook(void* handle, std::string* problem) {
     if (there == function.function) return;
     // An unresolved slot points to the resolver, which would write to the slot again.
     if (object.contains(there)) there = dlsym(handle, name);
-    if (there) function.next->set(there);
+    if (there && there != function.function) function.next->set(there);
     write(object, slot, function.function);
   });
   if (!n_hooked) {

@@ -170,3 +170,9 @@ int copy_no_attribute(Word, int, void*, void*, void*, int* flag) { return *flag 
 
 }  // namespace layer
 }  // namespace compcoll
+
+// True if a function of this name is the MPI library's own, and not a tool's, for csrc/preload/preload.cpp.
+extern "C" __attribute__((visibility("default"))) bool compcoll_is_of_mpi(const char* name,
+                                                                          const void* function) {
+  return function == compcoll::layer::library_symbol((std::string("P") + name).c_str());
+}

@@ -214,6 +214,38 @@ print(right, flush=True) if ours.rank == 0 else None
 """
 
 
+#: Messages and a sum by functions that ctypes finds in the MPI library: whether each value is right. A name
+#: that MPI lacks is not found, though the layer exports it.
+NAMED = """
+import ctypes
+import numpy as np
+from mpi4py import MPI
+
+paths = {line.split()[-1] for line in open("/proc/self/maps") if "/libmpi" in line and ".so" in line}
+libraries = [ctypes.CDLL(path) for path in sorted(paths)]
+mpi = next(library for library in libraries if hasattr(library, "PMPI_Recv"))
+world, n = MPI.COMM_WORLD, 100_000
+a, b, total = np.arange(n) / 3, np.zeros(n), np.zeros(n)
+Handle = ctypes.c_int if MPI._sizeof(MPI.Comm) == 4 else ctypes.c_void_p
+comm, double, plus = (Handle(MPI._handleof(thing)) for thing in (world, MPI.DOUBLE, MPI.SUM))
+at = lambda array: ctypes.c_void_p(array.ctypes.data)
+right = [hasattr(mpi, "MPI_Isendrecv") != hasattr(mpi, "PMPI_Isendrecv")]
+if world.rank == 0:
+    world.Send(a, 1, 7)
+    mpi.MPI_Send(at(a), n, double, 1, 8, comm)
+else:
+    status = MPI.Status()
+    mpi.MPI_Recv(at(b), n, double, 0, 7, comm, ctypes.c_void_p(MPI._addressof(status)))
+    right.append((a == b).all() and status.Get_count(MPI.DOUBLE) == n)
+    world.Recv(b, 0, 8)
+    right.append((a == b).all())
+mpi.MPI_Allreduce(at(a), at(total), n, double, plus, comm)
+right.append((total == 2 * a).all())
+if world.rank == 1:
+    print([int(one) for one in right], flush=True)
+"""
+
+
 #: `make test` tries the first one.
 LIBRARIES = ["mpich", *[pytest.param(name, marks=pytest.mark.exhaustive) for name in [*C_COMPILERS][1:]]]
 
@@ -311,6 +343,11 @@ def test_calls_of_a_library_on_a_handle_of_mpi4pys(mpi, shared, program):
     library, path = shared("foreign", LIBRARY), program(CALLER)
     assert lines(ranks(mpi, sys.executable, path, library, "Comm")) == [[0, 0]]
     assert lines(launched(mpi, path, library, "run")) == [[2, 2]]
+
+
+def test_functions_that_a_program_finds_by_name_are_served(mpi, program):
+    """`compcoll run` serves the functions of MPI that a program finds in the MPI library's file."""
+    assert lines(launched(mpi, program(NAMED))) == [[0, 1, 1, 1]]
 
 
 def test_python_itself_is_no_program(mpi, program):
