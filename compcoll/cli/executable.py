@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -21,10 +20,6 @@ __all__ = ["find_executable", "mpiexec_of", "run_executable", "run_preloaded"]
 def find_executable(program: str) -> str | None:
     """Find a program in C or Fortran, here or on the PATH; None for programs that Python runs."""
     path = program if Path(program).exists() else shutil.which(program)
-    if re.fullmatch(r"python[\d.]*", Path(program).name):
-        raise click.UsageError(
-            f"{program} is Python itself; give the program that it would run, or -m MODULE"
-        )
     if path is None or Path(path).is_dir() or Path(path).suffix == ".py" or not os.access(path, os.X_OK):
         return None
     with open(path, "rb") as file:

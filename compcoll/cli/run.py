@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +91,10 @@ def command(
     from compcoll.cli.program import run_as_main
 
     sys.argv[:] = [program, *arguments]
-    import_module("compcoll.preload.program")  # prints messages as programs in C and Fortran do
+    from compcoll.preload.program import accelerate
+
     if not environment.disabled():
-        _accelerate(given)
+        accelerate(given)
     run_as_main(program, as_module)
 
 
@@ -123,25 +123,3 @@ def _check_environment(ranks: int | None, trace: Path | None) -> None:
         raise click.UsageError(str(error)) from None
     if folder is not None:
         check_folder(folder, "the trace of COMPCOLL_TRACE" if trace is None else "the trace")
-
-
-def _accelerate(settings: dict[str, Any]) -> None:
-    """Wrap the world; if ranks disagree or one cannot start, one prints the reason and all exit; collective.
-
-    Other ranks may run a program in C or Fortran, which makes exactly the same MPI calls here.
-    """
-    from compcoll.comm import PREDEFINED, wrap_world
-    from compcoll.tracing import recording
-
-    try:
-        wrap_world(**settings)
-    except TimeoutError as error:  # on this rank alone
-        recording.fail(error)
-        raise click.ClickException(str(error)) from None
-    except (OSError, ValueError) as error:
-        recording.stop()
-        world = PREDEFINED["COMM_WORLD"]
-        if world.rank == 0:
-            click.ClickException(str(error)).show()
-        world.Barrier()  # the first rank that ends may end them all
-        raise SystemExit(1) from None

@@ -1,4 +1,8 @@
-"""Programs that call MPI from C or Fortran: a library for ``LD_PRELOAD`` that serves their large calls."""
+"""Programs that call MPI from C or Fortran: a library for ``LD_PRELOAD`` that serves their large calls.
+
+program.py   the Python side of a program with the library
+running.py   start of a Python program that a wrapper has started
+"""
 
 from __future__ import annotations
 
@@ -34,21 +38,20 @@ def environment(embeds: bool = True) -> dict[str, str]:
     Parameters
     ----------
     embeds : bool
-        True if the library has to start an interpreter, because Python does not run the program.
+        True if the library may have to start an interpreter, as in a program that Python does not run.
 
     Raises
     ------
     OSError
-        If that is so, and this Python has no shared library; or as of `library_path`.
+        See `library_path`.
     """
     known = os.environ.get("LD_PRELOAD", "")
     library = str(library_path())
     found = {"LD_PRELOAD": known if library in known.split(":") else f"{library}:{known}".rstrip(":")}
     if embeds:
-        libpython = _libpython()
-        if libpython is None:
-            raise OSError(f"{sys.executable} was built without a shared library, which a program has to load")
-        found |= {"COMPCOLL_PYTHON": sys.executable, "COMPCOLL_LIBPYTHON": str(libpython)}
+        found["COMPCOLL_PYTHON"] = sys.executable
+        if libpython := _libpython():
+            found["COMPCOLL_LIBPYTHON"] = str(libpython)
     return found
 
 

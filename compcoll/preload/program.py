@@ -1,10 +1,11 @@
-"""The Python side of a program in C or Fortran; the layer imports it after MPI's initialisation."""
+"""The Python side of a program with the library preloaded; imported after MPI's initialisation."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import sys
+from typing import Any
 
 import mpi4py
 
@@ -14,12 +15,12 @@ if "mpi4py.MPI" not in sys.modules:
 
 from mpi4py import MPI
 
-from compcoll.comm import mark_world
+from compcoll.comm import mark_world, wrap_world
 from compcoll.engine import _engine
 from compcoll.engine.start import job_settings
 from compcoll.tracing import recording
 
-__all__ = ["begin"]
+__all__ = ["accelerate", "begin"]
 
 
 def begin() -> None:
@@ -29,6 +30,25 @@ def begin() -> None:
     except BaseException:
         recording.stop()
         raise
+
+
+def accelerate(settings: dict[str, Any]) -> None:
+    """Wrap the world of a program that Python runs; collective.
+
+    If ranks disagree or one cannot start, one prints the reason and all exit. Other ranks may run a program
+    in C or Fortran, which makes exactly the same MPI calls here.
+    """
+    try:
+        wrap_world(**settings)
+    except TimeoutError as error:  # on this rank alone
+        recording.fail(error)
+        sys.exit(f"Error: {error}")
+    except (OSError, ValueError) as error:
+        recording.stop()
+        if MPI.COMM_WORLD.rank == 0:
+            print(f"Error: {error}", file=sys.stderr, flush=True)
+        MPI.COMM_WORLD.Barrier()  # the first rank that ends may end them all
+        raise SystemExit(1) from None
 
 
 def _check_library() -> None:

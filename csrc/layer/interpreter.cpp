@@ -138,6 +138,17 @@ except (ImportError, RuntimeError) as error:
     sys._compcoll_problem = (str(error).splitlines() or [repr(error)])[0]
 )";
 
+// The program of a running interpreter, which may be another Python than compcoll's.
+const char* const accelerate_program = R"(exec(r'''
+import sys
+try:
+    from compcoll.preload.running import accelerate
+except Exception as error:
+    sys.stderr.write("compcoll: calls are not accelerated: %s: %s\n" % (sys.executable, error))
+else:
+    accelerate()
+''', {}))";
+
 // Imports the module that passes a function to `set_begin`.
 bool import(std::string* problem) {
   int state = py<int>("PyGILState_Ensure");
@@ -175,6 +186,13 @@ int begin_program() {
   }
   fprintf(stderr, "compcoll: calls are not accelerated: %s\n", problem.c_str());
   return 0;
+}
+
+void begin_interpreter() {
+  if (settings.empty()) return;
+  const int state = py<int>("PyGILState_Ensure");
+  py<int>("PyRun_SimpleString", accelerate_program);
+  py("PyGILState_Release", state);
 }
 
 void end_interpreter() {

@@ -23,6 +23,10 @@ void leave_environment();
 // predefined communicators; MPI's code.
 int begin_program();
 
+// Lets a running interpreter accelerate its program when MPI is initialized, if the process is a rank of
+// `compcoll run`.
+void begin_interpreter();
+
 // Ends the interpreter that was started here.
 void end_interpreter();
 

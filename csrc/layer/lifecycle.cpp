@@ -93,8 +93,10 @@ C_FUNCTION(Init_thread, (int* argc, char*** argv, int required, int* provided)) 
   }
   // A preloaded layer exports names that MPI lacks, but mpi4py looks for them in MPI.
   if (NextFunction::preloaded && is_python()) hook_caller(CALLER);
-  // A running interpreter may be importing mpi4py, which calls this function.
-  return reentrant || !is_enabled || is_python() ? 0 : guarded(library().comm_world, begin_program);
+  if (reentrant || !is_enabled) return 0;
+  if (!is_python()) return guarded(library().comm_world, begin_program);
+  begin_interpreter();
+  return 0;
 }
 
 C_FUNCTION(Init, (int* argc, char*** argv)) {

@@ -314,3 +314,72 @@ def test_executors_under_a_trace(tmp_path, kind, arguments, n):
     got = run(*BY_DEFAULT, "-n", n, "--trace", tmp_path / "trace", path)
     assert (got.returncode, got.stdout.strip()) == (0, "[0, 1, 4, 9, 16]"), got.stderr
     assert list((tmp_path / "trace").iterdir())
+
+
+# -- Python behind a wrapper
+
+WRAPPERS = {
+    "python": [sys.executable],
+    "env": ["env", "X=1", sys.executable],
+    "taskset": ["taskset", "-c", "0", sys.executable],
+    "sh": ["sh", "-c", 'exec "$0" "$@"', sys.executable],
+    "script": ["./script.sh"],
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.exhaustive(but=2)
+def test_a_wrapped_program_in_python_is_accelerated(program, tmp_path, wrapper):
+    script = tmp_path / "script.sh"
+    script.write_text(f"#!/bin/sh\n{sys.executable} -c 'print(1)'\n{sys.executable} \"$@\"\nexit 7\n")
+    script.chmod(0o755)
+    path = program("say(type(COMM_WORLD).__name__, sys.argv[1:], __name__)")
+    got = run(*RUN, "-n", 2, *wrapper, path, "a b", cwd=tmp_path)
+    is_script = wrapper == WRAPPERS["script"]
+    expected = ["1"] * 2 * is_script + ["Comm ['a b'] __main__"] * 2
+    assert (got.returncode, sorted(got.stdout.splitlines())) == (7 * is_script, expected), got.stderr
+    assert summary(got.stderr)[:2] == (6, 4)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "from compcoll import Comm",
+        "import compcoll.launch.bootstrap",
+        "import compcoll.auto",
+        "import mpi4py; mpi4py.rc.threads = False",
+        "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; MPI.Init()",
+        "import ctypes, glob; [ctypes.CDLL(each).MPI_Init(None, None) for each in glob.glob(LIBRARY)]",
+    ],
+    ids=["Comm", "bootstrap", "auto", "one thread", "Init", "ctypes"],
+)
+@pytest.mark.exhaustive(but=1)
+def test_a_wrapped_program_may_begin_mpi_in_any_way(tmp_path, first):
+    """All ways to initialise MPI in Python lead to accelerated calls, messages included."""
+    path = tmp_path / "program.py"
+    library = str(Path(sys.prefix, "lib", "libmpi.so.12"))
+    path.write_text(f"LIBRARY = {library!r}\n{first}\n{BYTES}MPI.Finalize()\n")
+    got = run(*RUN, "-n", 2, "env", sys.executable, path)
+    assert (got.returncode, summary(got.stderr)[:2]) == (0, (18, 18)), got.stderr
+
+
+def test_a_wrapped_python_without_compcoll_says_so(tmp_path):
+    """A Python that has no compcoll runs plain, with a line."""
+    library = Path(sys.prefix, "lib", "libmpi.so.12")
+    if not library.exists():
+        pytest.skip("MPI is not the wheel's")
+    text = f"import ctypes; mpi = ctypes.CDLL({str(library)!r}); mpi.MPI_Init(None, None); mpi.MPI_Finalize()"
+    got = run(*RUN, "env", sys.executable, "-I", "-S", "-c", text)
+    says = f"compcoll: calls are not accelerated: {sys.executable}: No module named 'compcoll'\n"
+    assert (got.returncode, got.stdout, got.stderr) == (0, "", says)
+
+
+@pytest.mark.exhaustive
+def test_ranks_behind_wrappers_that_do_not_begin(program):
+    """Ranks with different settings end with one line, and a rank's exception ends all."""
+    wrapped = ["env", sys.executable, program("COMM_WORLD.rank and 1 / 0\nCOMM_WORLD.Barrier()")]
+    got = started(1, *RUN[1:], *wrapped, ":", "-n", 1, *RUN[:-1], "mpc", *wrapped)
+    says = "Error: rank 1 has codec: 'mpc', and rank 0 has codec: 'lossless'\n"
+    assert (got.returncode, got.stdout, got.stderr) == (1, "", says)
+    got = run(*RUN, "-n", 2, *wrapped)
+    assert (got.returncode, got.stderr.count("ZeroDivisionError")) == (1, 1), got.stderr

@@ -350,13 +350,6 @@ def test_functions_that_a_program_finds_by_name_are_served(mpi, program):
     assert lines(launched(mpi, program(NAMED))) == [[0, 1, 1, 1]]
 
 
-def test_python_itself_is_no_program(mpi, program):
-    """`compcoll run python program.py` is refused, with a hint to give the program alone."""
-    result = launched(mpi, sys.executable, program(""))
-    assert result.returncode != 0
-    assert "is Python itself; give the program that it would run" in result.stderr
-
-
 # -- persistent calls
 
 
