@@ -129,12 +129,12 @@ def shaped(array: Any) -> list[Any]:
     ValueError
         For an array without a dimension.
     """
+    dtype = _dtype_of(array)
     shape = tuple(int(n) for n in array.shape)
     if not arrays.is_torch(array) and array.flags.f_contiguous and not array.flags.c_contiguous:
         shape = shape[::-1]
     if not shape:
         raise ValueError(f"an array of shape {shape} has no dimension along which it could be cut")
-    dtype = _dtype_of(array)
     datatype = datatype_of(dtype)
     if len(shape) > 1:
         datatype = _nested(shape[1:], datatype)
@@ -169,6 +169,8 @@ def _nested(shape: tuple[int, ...], element: MPI.Datatype) -> _Rows:
 
 def _dtype_of(array: Any) -> np.dtype:
     """Return the dtype of an array's elements, for a tensor NumPy's or ml_dtypes' equivalent."""
+    if not hasattr(array, "dtype"):
+        raise TypeError(f"an array or a tensor is needed, not {array!r:.50}, a {type(array).__name__}")
     if not arrays.is_torch(array):
         return np.dtype(array.dtype)
     name = str(array.dtype).removeprefix("torch.")

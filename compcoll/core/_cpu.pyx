@@ -46,7 +46,7 @@ def set_level(str name):
     global active
     names = available_levels()
     if name not in names:
-        raise ValueError(f"CPU level {name!r} is not one of {names}, which this processor can run")
+        raise ValueError(f"CPU level {name!r} is not one of {', '.join(names)}, which this processor can run")
     active = levels()[names.index(name)]
 
 

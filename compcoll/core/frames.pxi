@@ -12,7 +12,7 @@ STATUS = {
 _DAMAGE = (
     "the header is sound",
     "{available} bytes are no frame: its header alone has 80",
-    "magic bytes are {magic}, not b'CCF1'",
+    "not a frame of compcoll: its magic bytes are {magic}, not b'CCF1'",
     "the header's checksum does not match: the header is damaged",
     "frame version {version} is not 1, the one that this release reads",
     "unknown dtype or codec in the header: {dtype}, {codec}",

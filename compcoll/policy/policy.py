@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from compcoll.codecs import codec
+from compcoll.codecs import codec, codecs
 from compcoll.core import dtypes, environment
 from compcoll.core.errors import PolicyError
 from compcoll.operations import REDUCTIONS
@@ -280,6 +280,8 @@ def make_policy(
     elif isinstance(policy, Mapping):
         base = Policy.from_mapping(policy)
     elif policy is not None:
+        if isinstance(policy, str) and not Path(policy).exists() and policy.partition(":")[0] in codecs():
+            raise ValueError(f"policy {policy!r} is not a file; a codec is given as codec={policy!r}")
         base = Policy.from_file(policy)
     elif base is None:
         base = default_policy()

@@ -89,6 +89,9 @@ def test_parts(comm, ours, agree):
 def test_other_types_are_an_error_that_names_them(agree, wrong):
     with pytest.raises(TypeError, match=f"takes an intracommunicator .*, a {type(wrong).__name__}"):
         compcoll.Comm(wrong)
+    for buffer in (compcoll.typed, compcoll.shaped):
+        with pytest.raises(TypeError, match=r"an array or a tensor is needed, not \[1.0\], a list"):
+            buffer([1.0])
     assert agree(True)
 
 

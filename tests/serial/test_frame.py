@@ -115,7 +115,7 @@ def test_any_buffer_is_a_frame():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"magic": b"CCF2"}, "magic"),
+        ({"magic": b"CCF2"}, "not a frame of compcoll: its magic bytes are b'CCF2', not b'CCF1'"),
         ({"version": 2}, "version 2 is not 1"),
         ({"dtype": 0}, "unknown dtype"),
         ({"dtype": 15}, "unknown dtype"),

@@ -174,6 +174,7 @@ def test_the_reason_of_small_messages_does_not_depend_on_their_size():
     [
         (lambda: Policy("nonsense"), "unknown codec 'nonsense'; known are"),
         (lambda: Policy("zfp:rate=-1"), "-1"),
+        (lambda: make_policy(None, policy="zfp:rate=8"), "a codec is given as codec='zfp:rate=8'"),
         (lambda: Policy(when="sometimes"), "when 'sometimes' is not one of always, pays"),
         (lambda: Policy(min_nbytes=-1), "min_nbytes = -1"),
         (lambda: Rule(op=("alltoal",)), "op 'alltoal' is not one of Bcast, .*; did you mean 'Alltoall'"),
