@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from compcoll.cli import launch
 from compcoll.policy import table
 from compcoll.policy.table import About, Begun, Row, Rows, Store, read_file
 
@@ -241,6 +242,37 @@ def test_a_row_is_found_by_half_octaves_and_between_two_that_agree():
     assert Rows([small, replace(large, compress=False)]).find(KIND, 1 << 18) is None
     assert rows.share("float64", "lossless") == 0.8
     assert rows.share("float32", "lossless") is None
+
+
+#: A job that ends within its trial, or in the trial that an earlier one began; compression seems to win.
+JOB = """
+import sys, numpy as np, compcoll
+from mpi4py import MPI
+from compcoll.policy import advisor, trial
+advisor._links["node"] = 1e-9
+trial.Pair.part, trial.FULL = property(lambda self: 0.5), 0.0
+trial.Kind._weigh = lambda self, agree, speed: self._begin_pairs(trial._State.TRIAL)
+ours = compcoll.Comm(MPI.COMM_WORLD, "lossless", when="pays")
+x = np.zeros((2, 1 << 18))
+for _ in range(13):
+    ours.Alltoall(x, x.copy())
+print(ours.report.accelerated, flush=True)
+if len(sys.argv) > 1:
+    MPI.Finalize()
+"""
+
+
+@pytest.mark.parametrize("ending", [[], ["finalize"]])
+def test_the_end_of_a_job_keeps_its_trial(folder, ending):
+    """The second job ends the trial that the first one began, and the third begins with its outcome."""
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
+    command = [launch.find_mpiexec(), "-n", "2", sys.executable, "-c", JOB, *ending]
+    found = []
+    for _ in range(2):
+        subprocess.run(command, env=outside, check=True, timeout=60, capture_output=True)
+        ((_, rows),) = [read_file(path) for path in folder.iterdir()]
+        found.append(([len(one.pairs) for one in rows.begun], [row.pairs for row in rows.all]))
+    assert found == [([2], []), ([], [(3, 3)])]
 
 
 @pytest.mark.exhaustive
