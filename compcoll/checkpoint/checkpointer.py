@@ -23,6 +23,7 @@ from compcoll.codecs import codec as make_codec
 from compcoll.codecs.delta import Delta
 from compcoll.core.errors import FrameError
 from compcoll.devices import arrays as device_arrays
+from compcoll.engine.group import make_private
 
 __all__ = ["Checkpointer"]
 
@@ -76,7 +77,7 @@ class Checkpointer:
             self._keep, self._whole_every = keep, whole_every
             self._flusher = ThreadPoolExecutor(1, "checkpoint")
             self._flusher.submit(int).result()  # an error is raised on all ranks here, but not later
-        self._comm = self._comm.Dup()
+        self._comm = make_private(self._comm)
         self._rank, self._size = self._comm.rank, self._comm.size
         self._partner, self._guest = self._partners()
         self._flush: Future[None] | None = None

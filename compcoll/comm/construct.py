@@ -17,7 +17,7 @@ from compcoll.comm.recording import record
 from compcoll.core import dtypes, environment
 from compcoll.devices import handover
 from compcoll.engine import _engine, hooks
-from compcoll.engine.group import complete, survey
+from compcoll.engine.group import complete, make_private, survey
 from compcoll.engine.start import start_engine
 from compcoll.policy import Policy
 from compcoll.policy.policy import check_same, fields_of
@@ -91,7 +91,7 @@ def construct(
     start_engine(marked.everyone[marked.rank].workers if marked.size > 1 else None, marked.facts.sharing)
     if asked and not (known is not None and known.device_buffers):
         with _engine.plain_calls():
-            alone = plain.Dup()
+            alone = make_private(plain)
             handover.check(alone)
         alone.Free()
     return _mark(plain, marked, words, min(level for _, _, level, *_ in everyone), itself)

@@ -69,11 +69,11 @@ def mark(comm, tuple settings, uint64_t key, side) -> int:
     cdef Settings own = settings_of(settings)
     cdef Word mine = handle(comm)
     cdef OriginRef origin = origin_of(comm, key, side)
-    cdef CComm* made
+    cdef CComm* made = NULL
+    cdef int error
     with nogil:
-        made = c_mark(mine, own, origin)
-    if made == NULL:
-        raise MPI.Exception(MPI.ERR_OTHER)
+        error = c_mark(mine, own, origin, &made)
+    check_mpi(error)
     return made.number()
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "facts_of",
     "find_neighbours",
     "largest_tag",
+    "make_private",
     "survey",
 ]
 
@@ -45,6 +46,17 @@ def complete(request: MPI.Request, what: str, seconds: float) -> None:
         if monotonic() > until:
             raise TimeoutError(f"{what}: not all ranks have come within COMPCOLL_TIMEOUT = {seconds:g} s")
         os.sched_yield()
+
+
+def make_private(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """Make a communicator of the same ranks for the library's own messages; collective.
+
+    Unlike a duplicate it has none of the program's attributes, whose callbacks would run.
+    """
+    group = comm.Get_group()
+    made = MPI.Intracomm(comm).Create(group)
+    group.Free()
+    return MPI.Intracomm(made)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
         void renew(const Settings&)
     CComm* c_find "compcoll::layer::find"(Word)
     shared_ptr[CComm] find_by(uint64_t)
-    CComm* c_mark "compcoll::layer::mark"(Word, const Settings&, OriginRef) except +
+    int c_mark "compcoll::layer::mark"(Word, const Settings&, OriginRef, CComm**) except +
     int c_duplicate "compcoll::layer::duplicate"(
         Word, const Settings&, OriginRef, string, CComm**) except +
     vector[uint64_t] c_duplicates_of "compcoll::layer::duplicates_of"(Word) except +

@@ -20,7 +20,7 @@ from compcoll.core.exchange import bcast_object
 from compcoll.core.version import VERSION
 from compcoll.engine import _engine
 from compcoll.engine.finalize import before_finalize
-from compcoll.engine.group import Facts, complete
+from compcoll.engine.group import Facts, complete, make_private
 from compcoll.policy.decision import Decision
 from compcoll.policy.link import byte_seconds
 from compcoll.policy.pairs import MOST_SPREAD, Figures, Known
@@ -77,7 +77,7 @@ def measure(comm: MPI.Intracomm, facts: Facts) -> Measured:
         if byte is None and comm.size > 1:
             nodes = facts.nodes or (0,) * comm.size
             peer = next(r for r in range(1, comm.size) if facts.link == "node" or nodes[r] != nodes[0])
-            alone = comm.Dup()  # no other message is in flight on it
+            alone = make_private(comm)  # no other message is in flight on it
             byte = byte_seconds(alone, peer)
             alone.Free()
         _links[facts.link] = byte = byte or 0.0

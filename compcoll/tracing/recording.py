@@ -28,6 +28,7 @@ from compcoll.core.version import VERSION
 from compcoll.devices.cuda import has_gpu
 from compcoll.engine import _engine, hooks
 from compcoll.engine.finalize import before_finalize
+from compcoll.engine.group import make_private
 from compcoll.tracing import exchange
 from compcoll.tracing.records import CommFacts, Record, Sites, Tally
 from compcoll.tracing.words import plural
@@ -226,7 +227,7 @@ class Recording:
         if self._comm is not None or marked.size != _WORLD.size:
             return
         with _engine.plain_calls():
-            self._comm, self._compares_clocks = MPI.Intracomm(_WORLD).Dup(), level == 2
+            self._comm, self._compares_clocks = make_private(_WORLD), level == 2
             self._run = self._comm.bcast(f"{time.time_ns():x}")
             if self._trace is not None and self._compares_clocks:
                 job = {} if _WORLD.rank else _job(marked)

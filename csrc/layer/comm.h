@@ -159,8 +159,8 @@ std::shared_ptr<Comm> find_by(uint64_t number);
 // The communicators with nonblocking receives that MPI may carry out.
 std::vector<std::shared_ptr<Comm>> with_receives_by_mpi();
 
-// Marks a communicator for Python; collective. Null if MPI does not allow it.
-Comm* mark(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin);
+// Marks a communicator for Python; collective; MPI's error code.
+int mark(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin, Comm** marked);
 
 // Makes a marked duplicate with the name and topology of a communicator; collective; MPI's error code. The
 // duplicate is freed before the communicator.

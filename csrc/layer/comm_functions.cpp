@@ -9,13 +9,17 @@ using namespace compcoll::layer;
 
 namespace {
 
-// Marks a communicator if its parent is marked; MPI's error code.
-int inherit_mark(Word parent, Word made, bool same_ranks) {
+// Marks a communicator if its parent is marked; MPI's error code, on which the communicator is freed.
+int inherit_mark(Word parent, void* place, bool same_ranks) {
+  static MpiFunction comm_free("PMPI_Comm_free");
+  const Word made = library().handle_at(place);
   Comm* comm = is_ours() && made != library().comm_null ? find(parent) : nullptr;
   if (!comm) return 0;
   return guarded(comm->handle, [&] {
     if (NextFunction::preloaded) hook_fortran();  // a Fortran library may have been loaded meanwhile
-    return inherit(*comm, made, same_ranks);
+    const int error = inherit(*comm, made, same_ranks);
+    if (error) comm_free.call(place);
+    return error;
   });
 }
 
@@ -32,17 +36,17 @@ bool stays(void* comm) {
 
 // mpi4py holds the GIL when it duplicates a communicator for its own sums of objects. Such a duplicate is not
 // marked.
-#define C_MAKES(n, name, same_ranks)                                                         \
-  C_FUNCTION(name, (C_##n, void* made)) {                                                    \
-    int error = check_named(a, #name);                                                       \
-    if (error) return error;                                                                 \
-    bool hidden = false;                                                                     \
-    {                                                                                        \
-      ReleaseGil released_gil;                                                               \
-      hidden = same_ranks && released_gil.had_lock() && is_of_hooked(CALLER);                \
-      error = next_##name(A_##n, made);                                                      \
-    }                                                                                        \
-    return error || hidden ? error : inherit_mark(a, library().handle_at(made), same_ranks); \
+#define C_MAKES(n, name, same_ranks)                                          \
+  C_FUNCTION(name, (C_##n, void* made)) {                                     \
+    int error = check_named(a, #name);                                        \
+    if (error) return error;                                                  \
+    bool hidden = false;                                                      \
+    {                                                                         \
+      ReleaseGil released_gil;                                                \
+      hidden = same_ranks && released_gil.had_lock() && is_of_hooked(CALLER); \
+      error = next_##name(A_##n, made);                                       \
+    }                                                                         \
+    return error || hidden ? error : inherit_mark(a, made, same_ranks);       \
   }
 
 // clang-format off

@@ -137,7 +137,7 @@ std::vector<std::shared_ptr<Comm>> with_receives_by_mpi() {
 
 namespace {
 
-Comm* add(std::shared_ptr<Comm> comm) {
+int add(const std::shared_ptr<Comm>& comm) {
   const uint64_t number = comm->number();
   const Word handle = comm->handle;
   {
@@ -145,26 +145,24 @@ Comm* add(std::shared_ptr<Comm> comm) {
     registry().comms[number] = comm;
     put_into_table(handle, comm.get());
   }
-  if (comm_set_attr.call(handle, keyval<ended>(), reinterpret_cast<void*>(number))) {
-    ended(handle, 0, reinterpret_cast<void*>(number), nullptr);
-    return nullptr;
-  }
-  return comm.get();
+  const int error = comm_set_attr.call(handle, keyval<ended>(), reinterpret_cast<void*>(number));
+  if (error) ended(handle, 0, reinterpret_cast<void*>(number), nullptr);
+  return error;
 }
 
 // Reserves tags in `shared`, the private communicator of the parent's duplicates, while it has tags left,
-// else in a new private communicator. False if MPI cannot make one.
-bool begin(Comm& comm, std::shared_ptr<PrivateComm>* shared) {
-  if (comm.size == 1) return true;
+// else in a new private communicator; MPI's error code.
+int begin(Comm& comm, std::shared_ptr<PrivateComm>* shared) {
+  if (comm.size == 1) return 0;
   int64_t first = -1;
   if (shared) {
     // Threads that duplicate duplicates may reserve tags in a different order on each rank, so that rank 0
     // decides.
     if (comm.rank == 0) first = (*shared)->reserve_tags();
-    if (bcast.call(&first, 1, library().uint64, 0, comm.handle)) return false;
+    if (int error = bcast.call(&first, 1, library().uint64, 0, comm.handle)) return error;
   }
-  comm.frames = first < 0 ? PrivateComm::make(comm.handle) : *shared;
-  if (!comm.frames) return false;
+  if (first >= 0) comm.frames = *shared;
+  else if (int error = PrivateComm::make(comm.handle, &comm.frames)) return error;
   if (first < 0) first = comm.frames->reserve_tags();
   comm.shared = comm.frames;
   if (shared) *shared = comm.frames;
@@ -172,7 +170,7 @@ bool begin(Comm& comm, std::shared_ptr<PrivateComm>* shared) {
   comm.tags.begin(int(first), PrivateComm::n_tags());
   comm.notices =
       std::make_shared<Notices>(comm.frames, tags.notice(), tags.first_of_messages(), tags.n_of_messages());
-  return true;
+  return 0;
 }
 
 // Waits for pending calls, and frees the resources whose release is collective.
@@ -206,11 +204,13 @@ void receive_notices(double seconds) {
     while (!one->up_to_date() && engine::now() < until) sched_yield();
 }
 
-Comm* mark(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin) {
+int mark(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin, Comm** marked) {
   clear_ended();
   handle = library().handle_of(handle);
   auto comm = std::make_shared<Comm>(handle, origin->rank, origin->size, settings, origin);
-  return begin(*comm, nullptr) ? add(std::move(comm)) : nullptr;
+  *marked = comm.get();
+  if (int error = begin(*comm, nullptr)) return error;
+  return add(comm);
 }
 
 int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin,
@@ -220,12 +220,17 @@ int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origi
   Word copy = 0;
   handle = mpi.handle_of(handle);
   if (int error = comm_dup.call(handle, &copy)) return error;
-  copy = mpi.handle_of(copy);
   const std::string name = name_of(handle);
-  if (!name.empty()) comm_set_name.call(copy, name.c_str());
-  auto comm = std::make_shared<Comm>(copy, origin->rank, origin->size, settings, origin);
+  if (!name.empty()) comm_set_name.call(mpi.handle_of(copy), name.c_str());
+  auto comm = std::make_shared<Comm>(mpi.handle_of(copy), origin->rank, origin->size, settings, origin);
   comm->origin_handle = handle, comm->settings_text = std::move(settings_text);
-  if (!begin(*comm, nullptr) || !(*made = add(comm))) return mpi.err_other;
+  *made = comm.get();
+  int failed = begin(*comm, nullptr);
+  if (!failed) failed = add(comm);
+  if (failed) {
+    comm_free.call(&copy);
+    return failed;
+  }
   void* value = nullptr;
   int known = 0;  // setting the attribute again would run its delete callback
   if (int error = comm_get_attr.call(handle, keyval<origin_ended>(), &value, &known); error || known)
@@ -276,8 +281,8 @@ int inherit(Comm& parent, Word made, bool same_ranks) {
   Settings settings = parent.settings;
   settings.alike = false;
   auto comm = std::make_shared<Comm>(made, origin->rank, origin->size, settings, origin);
-  if (!begin(*comm, same_ranks ? &parent.shared : nullptr) || !add(std::move(comm))) return mpi.err_other;
-  return 0;
+  if (int error = begin(*comm, same_ranks ? &parent.shared : nullptr)) return error;
+  return add(comm);
 }
 
 namespace {

@@ -68,10 +68,7 @@ class PersistentCollective : public PersistentOperation {
     again_words_ = std::move(own);
     return 0;
   }
-  bool reserve_tags() {
-    tags_ = comm_->persistent_tags.reserve(comm_->handle);
-    return tags_ != nullptr;
-  }
+  int reserve_tags() { return comm_->persistent_tags.reserve(comm_->handle, &tags_); }
   void poison(int code) { poisoned_ = code; }
 
   int start(Word* request) override {
@@ -152,7 +149,8 @@ int init_collective(CollectiveCall& call, const PlanRef& plan, int poisoned) {
   if (!plan || plan->execution == Execution::both)
     if (int error = operation->prepare_plain(call)) return error;
   // A call that is MPI's alone, perhaps on this rank only, has no frames.
-  if (plan && !operation->reserve_tags()) return library().err_other;
+  if (plan)
+    if (int error = operation->reserve_tags()) return error;
   return register_persistent(std::move(operation), &call.request);
 }
 

@@ -6,14 +6,14 @@
 
 #include "engine/clock.h"
 #include "entry.h"
+#include "tags.h"
 
 namespace compcoll {
 namespace layer {
 namespace {
 
 MpiFunction grequest_start("PMPI_Grequest_start"), recv_init("PMPI_Recv_init"), isend("PMPI_Isend"),
-    iprobe("PMPI_Iprobe"), mpi_recv("PMPI_Recv"), comm_dup("PMPI_Comm_dup"),
-    comm_set_errhandler("PMPI_Comm_set_errhandler"), request_free("PMPI_Request_free");
+    iprobe("PMPI_Iprobe"), mpi_recv("PMPI_Recv"), request_free("PMPI_Request_free");
 
 struct Requests {
   std::mutex mutex;  // never held during a wait, as MPI's callbacks take it
@@ -94,16 +94,17 @@ void drop_freed() {
 // -- stand-ins: receives of no bytes, with a message of one byte sent to each. Code that is not hooked gets
 // an error if it starts one
 
-Word self_duplicate = 0;
+Word private_self = 0;
 const char byte = 0;
 
 int make_stand_in(Word* handle) {
   const Library& mpi = library();
-  if (!self_comm()) return mpi.err_other;
+  int failed = 0;
+  if (!self_comm(&failed)) return failed;
   Word made = 0, sent = 0;
-  if (int error = isend.call(&byte, 1, mpi.byte, 0, 0, self_duplicate, &sent)) return error;
+  if (int error = isend.call(&byte, 1, mpi.byte, 0, 0, private_self, &sent)) return error;
   request_free.call(&sent);
-  int error = recv_init.call(Word(0), Word(0), mpi.byte, 0, 0, self_duplicate, &made);
+  int error = recv_init.call(Word(0), Word(0), mpi.byte, 0, 0, private_self, &made);
   *handle = mpi.handle_of(made);
   return error;
 }
@@ -113,8 +114,8 @@ bool take_byte() {
   int found = 0;
   char received;
   const Library& mpi = library();
-  iprobe.call(0, 0, self_duplicate, &found, mpi.ignored_status);
-  if (found) mpi_recv.call(&received, 1, mpi.byte, 0, 0, self_duplicate, mpi.ignored_status);
+  iprobe.call(0, 0, private_self, &found, mpi.ignored_status);
+  if (found) mpi_recv.call(&received, 1, mpi.byte, 0, 0, private_self, mpi.ignored_status);
   return found;
 }
 
@@ -159,13 +160,12 @@ std::vector<KnownRequest> find_requests(const char* array, size_t n) {
   return known;
 }
 
-Word self_comm() {
+Word self_comm(int* error) {
   static std::mutex mutex;
   std::lock_guard<std::mutex> lock(mutex);
-  Word made = 0;
-  if (self_duplicate || comm_dup.call(library().comm_self, &made)) return self_duplicate;
-  comm_set_errhandler.call(library().handle_of(made), library().errors_return);
-  return self_duplicate = library().handle_of(made);
+  const int code = private_self ? 0 : make_private(library().comm_self, &private_self);
+  if (error) *error = code;
+  return private_self;
 }
 
 int start_request(const std::shared_ptr<PendingOperation>& operation, Word* request) {
@@ -251,9 +251,9 @@ void end_requests(double seconds) {
   for (auto& pending : freed) pending->join(freed_seconds);
   const double until = engine::now() + seconds;
   for (auto& pending : all) pending->join(std::max(until - engine::now(), 0.0));
-  if (!self_duplicate) return;
+  if (!private_self) return;
   while (take_byte()) {}
-  self_duplicate = 0;
+  private_self = 0;
 }
 
 }  // namespace layer

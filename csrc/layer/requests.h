@@ -65,8 +65,8 @@ void complete_record(const RequestRef& entry, int error, std::shared_ptr<const O
 // Registers a prepared call, with the handle that the program gets; MPI's code.
 int register_persistent(std::shared_ptr<PersistentOperation> prepared, Word* handle);
 
-// A duplicate of MPI_COMM_SELF that only the layer uses; 0 if MPI cannot make one.
-Word self_comm();
+// The private communicator of this rank alone; 0 if MPI cannot make one, with its error code in `error`.
+Word self_comm(int* error = nullptr);
 
 // Before MPI ends: waits at most `seconds` for pending operations, and releases the stand-ins of persistent
 // calls.

@@ -63,8 +63,9 @@ int execute_by_mpi(CollectiveCall& call, const CallPlan& plan) {
   }
   if (plan.trial) plan.trial->add(engine::now() - start);
   if (takes_tags(call)) {
+    std::shared_ptr<PersistentTags::TagRange> unused;
     if (call.form == nonblocking) call.comm.tags.reserve(nullptr);
-    else call.comm.persistent_tags.reserve(call.comm.handle);
+    else error = call.comm.persistent_tags.reserve(call.comm.handle, &unused);
   }
   return error;
 }

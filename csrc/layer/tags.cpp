@@ -8,8 +8,8 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-MpiFunction comm_dup("PMPI_Comm_dup"), comm_free("PMPI_Comm_free"),
-    comm_set_errhandler("PMPI_Comm_set_errhandler"), allreduce("PMPI_Allreduce");
+MpiFunction comm_group("PMPI_Comm_group"), comm_create("PMPI_Comm_create"), group_free("PMPI_Group_free"),
+    comm_free("PMPI_Comm_free"), comm_set_errhandler("PMPI_Comm_set_errhandler"), allreduce("PMPI_Allreduce");
 
 // Number of calls that may be pending at once: at most, if each can have `enough_tags`, and at least; and the
 // most communicators that share a private one.
@@ -19,18 +19,28 @@ std::atomic<bool> mpi_ended{false};
 
 }  // namespace
 
+int make_private(Word comm, Word* made) {
+  const Library& mpi = library();
+  Word group = 0, place = 0;
+  if (int error = comm_group.call(comm, &group)) return error;
+  const int error = comm_create.call(comm, mpi.handle_of(group), &place);
+  group_free.call(&group);
+  if (error) return error;
+  *made = mpi.handle_of(place);
+  return comm_set_errhandler.call(*made, mpi.errors_return);
+}
+
 int PrivateComm::n_tags() {
   const int all = library().largest_tag;
   const int shares = std::max(1, std::min(most_shares, all / (most_under_way * enough_tags)));
   return all / shares;
 }
 
-std::shared_ptr<PrivateComm> PrivateComm::make(Word comm) {
-  Word made = 0;
-  if (comm_dup.call(comm, &made)) return nullptr;
-  made = library().handle_of(made);
-  comm_set_errhandler.call(made, library().errors_return);
-  return std::shared_ptr<PrivateComm>(new PrivateComm(made));
+int PrivateComm::make(Word comm, std::shared_ptr<PrivateComm>* made) {
+  Word handle = 0;
+  const int error = make_private(comm, &handle);
+  if (!error) made->reset(new PrivateComm(handle));
+  return error;
 }
 
 PrivateComm::~PrivateComm() {
@@ -86,8 +96,8 @@ void CallTags::join() {
     if (auto work = take_under_way(turn)) work->join();
 }
 
-PersistentTags::Shared* PersistentTags::with_free_tags(Word comm) {
-  if (current_ && current_->given < n_ranges) return current_;
+int PersistentTags::find_free_tags(Word comm) {
+  if (current_ && current_->given < n_ranges) return 0;
   // Reuses a communicator if no rank uses a range of it, else makes another one.
   std::vector<uint8_t> unused;
   for (const auto& one : all_) unused.push_back(!*one->used);
@@ -99,27 +109,28 @@ PersistentTags::Shared* PersistentTags::with_free_tags(Word comm) {
     for (size_t i = 0; i < all.size(); i++) {
       if (all[i]) continue;
       all_[i]->given = 0;
-      return current_ = all_[i].get();
+      current_ = all_[i].get();
+      return 0;
     }
   }
   auto made = std::make_unique<Shared>();
-  made->comm = PrivateComm::make(comm);
-  if (!made->comm) return nullptr;
+  if (int error = PrivateComm::make(comm, &made->comm)) return error;
   made->used = std::make_shared<std::atomic<int>>(0);
   made->index = int(all_.size());
   all_.push_back(std::move(made));
-  return current_ = all_.back().get();
+  current_ = all_.back().get();
+  return 0;
 }
 
-std::shared_ptr<PersistentTags::TagRange> PersistentTags::reserve(Word comm) {
-  Shared* shared = with_free_tags(comm);
-  if (!shared) return nullptr;
+int PersistentTags::reserve(Word comm, std::shared_ptr<TagRange>* reserved) {
+  if (int error = find_free_tags(comm)) return error;
   auto tags = std::make_shared<TagRange>();
   tags->n = library().largest_tag / n_ranges - 1;
-  tags->first = shared->given++ * (tags->n + 1);
-  tags->comm = shared->comm, tags->used = shared->used, tags->index = shared->index;
+  tags->first = current_->given++ * (tags->n + 1);
+  tags->comm = current_->comm, tags->used = current_->used, tags->index = current_->index;
   ++*tags->used;
-  return tags;
+  *reserved = std::move(tags);
+  return 0;
 }
 
 void end_comms() { mpi_ended = true; }

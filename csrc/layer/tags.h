@@ -14,12 +14,16 @@ namespace layer {
 
 class PendingOperation;
 
+// Makes a communicator of the same ranks for the library's own messages; collective; MPI's error code. Unlike a
+// duplicate it has none of the program's attributes, whose callbacks would run, and none of its info hints.
+int make_private(Word comm, Word* made);
+
 // A private communicator, which carries frames, so that their tags never match a program's. Duplicates of a
 // communicator share one, each with its own tags; it is freed with the last of them.
 class PrivateComm {
  public:
-  // Duplicates `comm`; collective. Null if MPI cannot.
-  static std::shared_ptr<PrivateComm> make(Word comm);
+  // Makes one for `comm`; collective; MPI's error code.
+  static int make(Word comm, std::shared_ptr<PrivateComm>* made);
   ~PrivateComm();
   PrivateComm(const PrivateComm&) = delete;
 
@@ -80,8 +84,8 @@ class PersistentTags {
       if (used) --*used;
     }
   };
-  // Reserves tags for one call; collective over `comm`. Null if MPI cannot make a communicator.
-  std::shared_ptr<TagRange> reserve(Word comm);
+  // Reserves tags for one call; collective over `comm`; MPI's error code.
+  int reserve(Word comm, std::shared_ptr<TagRange>* reserved);
 
  private:
   static constexpr int n_ranges = 64;
@@ -90,7 +94,7 @@ class PersistentTags {
     std::shared_ptr<std::atomic<int>> used;
     int given = 0, index = 0;
   };
-  Shared* with_free_tags(Word comm);
+  int find_free_tags(Word comm);  // sets `current_`; MPI's error code
   std::vector<std::unique_ptr<Shared>> all_;
   Shared* current_ = nullptr;
 };

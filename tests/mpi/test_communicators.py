@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -166,6 +167,65 @@ def test_repr(comm, agree):
     assert agree(f"rank {comm.rank} of {comm.size}, zfp:rate=9" in repr(new))
     new.Free()
     assert agree(repr(new) == repr(compcoll.Comm()) == "<compcoll.Comm: null>")
+
+
+def test_callbacks_of_attributes_run_once(nodes_of_one, comm, agree):
+    """The callbacks of a program's attribute run for its own communicators alone, as on plain ones."""
+    ran: list[str] = []
+
+    def copied(comm, key, value) -> int:
+        ran.append("copied")
+        return value
+
+    key = MPI.Comm.Create_keyval(copied, lambda comm, key, value: ran.append("deleted"))
+
+    def used(make, use=lambda made: None) -> list[int]:
+        """Numbers of callbacks before each step, and at the end."""
+        ran.clear()
+        origin, numbers = comm.Dup(), []
+        origin.Set_attr(key, comm.rank)
+        made = [make(origin)]
+        for step in (
+            lambda: made.append(made[0].Dup()),
+            lambda: made.append(made[1].Split()),
+            lambda: made.append(made[1].Create_cart([comm.size])),
+            lambda: use(made[0]),
+            *(lambda at=at: made[at].Free() for at in (2, 3, 1, 0)),
+            origin.Free,
+        ):
+            numbers.append(len(ran))
+            step()
+        return [*numbers, len(ran)]
+
+    plain, wrapped = used(MPI.Intracomm.Dup), partial(compcoll.Comm, codec="lossless", min_nbytes=0)
+    assert agree(used(wrapped, lambda made: made.Bcast_init(np.zeros(N)).Free()) == plain)
+    assert agree(used(partial(wrapped, when="pays")) == plain)
+    MPI.Comm.Free_keyval(key)
+
+
+def test_mpi_tells_what_it_has_run_out_of(comm, agree):
+    """All ranks get MPI's own error if it has no communicator left, and what exists still works."""
+    if MPI.get_vendor()[0] != "MPICH":
+        pytest.skip("other libraries have room for tens of thousands")
+    ours, kept = compcoll.Comm(comm, "lossless", min_nbytes=0), []
+    assert agree(works(ours, ours.policy))  # mpi4py makes a communicator for its own sums
+    with pytest.raises(MPI.Exception) as plain:
+        kept.extend(comm.Dup() for _ in range(1 << 12))
+    for make in (
+        lambda: ours.Split(),  # one free communicator is too few: the second one is for frames
+        lambda: compcoll.Comm(comm, "lossless", min_nbytes=1),
+        lambda: ours.Create_cart([comm.size]),
+    ):
+        kept.pop().Free()
+        with pytest.raises(MPI.Exception, match="Too many communicators") as found:
+            make()
+        assert agree(found.value.Get_error_class() == plain.value.Get_error_class())
+        kept.append(comm.Dup())  # what was made in vain has been freed
+    for one in kept:
+        one.Free()
+    part = ours.Split()
+    assert agree(works(part, ours.policy))
+    part.Free()
 
 
 def test_hundreds_of_communicators(comm, agree):

@@ -195,6 +195,17 @@ def test_communicators_inherit_what_is_known(build):
     assert (result.stdout, result.returncode) == ("0 wrong values\n" * 3, 0), result.stderr
 
 
+@pytest.mark.parametrize("mpi", C_COMPILERS)
+def test_callbacks_of_attributes_run_as_plain(build, mpi):
+    """Private communicators have none of the program's attributes."""
+    compiler, mpiexec = C_COMPILERS[mpi]
+    program = build("attributes.c", compiler)
+    plain, ours = run(mpiexec, "-n", 2, program), accelerated(program)
+    assert (ours.stdout, ours.returncode) == (plain.stdout, 0), ours.stderr
+    assert plain.stdout.endswith("end: 17 copied, 19 deleted\n")
+    assert calls_accelerated(ours) > 0
+
+
 def test_a_missing_mpi4py_is_one_sentence(build, tmp_path):
     """An mpi4py without `MPI`, as in a build for the standard ABI, leaves calls to MPI with one line."""
     (tmp_path / "mpi4py").mkdir()
