@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from math import inf, isfinite
+from math import ceil, inf, isfinite
 
 from compcoll.core._cpu import TrialWindow
 from compcoll.policy.pairs import GAIN, Agree, Figures, Known, Pair, mean_in_call, median, outcome
@@ -24,8 +24,9 @@ WARM, LARGE_WARM, WARM_NBYTES = 8, 2, 8 << 20
 #: calls of the block before. From `LARGE_NBYTES` of a rank on blocks are short.
 BLOCK, LARGE_BLOCK = (8, 2), (2, 1)
 LARGE_NBYTES = 1 << 20
-#: Factor on the length of blocks in a trial after one whose plain blocks passed in a shaper's bucket.
-LONGER = 4
+#: Least seconds that a block's plain calls take on the link, and most calls for that: a shaper's bucket and
+#: the pause at the end of a block are then over before its second half, which alone is measured.
+BLOCK_SECONDS, MOST_CALLS = 8e-3, 96
 #: Pairs of blocks after which a trial may end, and has to end. The first pair is not counted: pages,
 #: connections and buckets of the network are still warming up.
 FEW_PAIRS, MOST_PAIRS = 3, 8
@@ -38,6 +39,9 @@ FULL = 0.9
 #: Calls of a chosen way after which its time and ratio are checked, then the interval of later checks; and
 #: calls after which both ways are tried again.
 WATCHES, EACH_WATCH, LOOKS = (16, 64, 256), 1024, (512, 2048, 8192)
+#: Least number of calls before another trial, as a multiple of those in trials so far: a busy machine begins
+#: few trials.
+QUIET = 4
 #: Factors by which a call may be slower or faster than in the trial, at the first checks and at later ones.
 EARLY, LATE = 1.5, 1.25
 #: Pairs of blocks of a look; the first is not counted.
@@ -97,21 +101,26 @@ class Kind:
     ):
         self._is_large = nbytes >= LARGE_NBYTES
         self._length, self._skip = LARGE_BLOCK if self._is_large else BLOCK
+        if wire > 0:
+            self._length = max(self._length, min(ceil(BLOCK_SECONDS / wire), MOST_CALLS))
+            self._skip = max(self._skip, self._length // 2)
+        self._looks = [n * max(1, self._length // BLOCK[0]) for n in LOOKS]
         self._coding, self._wire, self._on_end, self._on_pair = coding, wire, on_end, on_pair
         self._begun = [Pair.of(figures) for figures in begun]
         self.known = known
         self._pairs: list[Pair] = []
         self._ways: list[bool] = []  # of the remaining blocks of the pair, and of the current one
-        self._was_let_pass = False  # whether the last trial says little of the link
         self._by_look = False  # whether a look began the trial
-        self._reversals = self._trials = 0
+        self._reversals = 0
+        self._tried = 0  # calls in trials and looks
         self._chosen = 0  # calls since a way was chosen
         self.compress = False
         if known is not None:
             self._follow()
         else:
             self._state = _State.WARM
-            self._begin(False, min(WARM, max(LARGE_WARM, -(-WARM_NBYTES // max(nbytes, 1)))), self._skip)
+            n = min(WARM, max(LARGE_WARM, -(-WARM_NBYTES // max(nbytes, 1))))
+            self._begin(False, n, min(BLOCK[1], n - 1))
 
     @property
     def reason(self) -> str:
@@ -154,8 +163,7 @@ class Kind:
 
     def _begin_block(self, compress: bool) -> None:
         """Begin a block of a pair."""
-        is_longer = self._state is _State.TRIAL and self._was_let_pass
-        self._begin(compress, self._length * (LONGER if is_longer else 1), self._skip)
+        self._begin(compress, self._length, self._skip)
 
     def _begin_pairs(self, state: _State) -> None:
         self._state, self._pairs, self._source = state, [], "a trial in this job"
@@ -179,6 +187,7 @@ class Kind:
 
     def _end_block(self, began: float, agree: Agree) -> None:
         self._pairs[-1].add(self._ways.pop(0), self.window, began)
+        self._tried += self.window.calls
         if self._ways:
             self._begin_block(self._ways[0])
             return
@@ -200,9 +209,8 @@ class Kind:
         # A network's bucket lets bytes pass faster than the link, until it is empty.
         late = [pair for pair in others if pair.taken[False] >= FULL * self._wire]
         is_last = len(others) >= MOST_PAIRS
-        is_let_pass = is_last and 2 * len(late) < len(others)
         # A few slow pairs at the end may be disturbances, on a link that is faster than measured.
-        tell = others if is_let_pass else late
+        tell = others if is_last and 2 * len(late) < len(others) else late
         counted = [pair for pair in tell if isfinite(pair.part)]
         parts = [pair.part for pair in counted]
         middle = median(parts) if parts else inf
@@ -214,7 +222,6 @@ class Kind:
         is_sure = len(parts) == FEW_PAIRS and won in (0, FEW_PAIRS) and abs(middle - 1) > 1 - GAIN
         if not (is_poor or is_sure or is_last):
             return False
-        self._was_let_pass = is_let_pass
         compress = not is_poor and middle < GAIN and 4 * won >= 3 * len(parts)
         self._end_trial(outcome(compress, counted or [first], won, self._source))
         return True
@@ -225,7 +232,6 @@ class Kind:
             if self._reversals == REVERSALS:
                 known = Known(False, source="the quicker way changes from look to look: plain MPI")
         self._by_look = False
-        self._trials += 1
         self._chosen, self.known = 0, known
         self._on_end(known)
         self._follow()
@@ -264,7 +270,7 @@ class Kind:
             source += f"and little is saved at a ratio of {1 / share:.2f}"
         self.known, self._state = Known(False, source=source), _State.HOPELESS
         self._on_end(self.known)
-        self._begin(False, next((n for n in LOOKS if n > self._chosen), ENDLESS) - self._chosen)
+        self._begin(False, next((n for n in self._looks if n > self._chosen), ENDLESS) - self._chosen)
 
     # -- the chosen way
 
@@ -273,12 +279,12 @@ class Kind:
         assert self.known is not None
         self._state = _State.CHOSEN
         after = self._chosen + 1
-        quiet = WATCHES[0] << 2 * min(self._trials, 3)  # so that a busy machine begins few trials
-        watch = next((n for n in WATCHES if n >= max(after, quiet)), -(-after // EACH_WATCH) * EACH_WATCH)
-        look = next((n for n in LOOKS if n >= after), ENDLESS)
+        earliest = max(after, QUIET * self._tried)
+        watch = next((n for n in WATCHES if n >= earliest), -(-earliest // EACH_WATCH) * EACH_WATCH)
+        look = next((n for n in self._looks if n >= after), ENDLESS)
         is_final = self._reversals == REVERSALS
         n = ENDLESS if is_final else min(watch, look) - self._chosen
-        self._begin(self.known.compress, n, min(self._skip, n - 1))
+        self._begin(self.known.compress, n, min(BLOCK[1], n - 1))
 
     def _watch(self, agree: Agree) -> None:
         """Compare calls since the last check with the trial's, and begin another trial if they differ."""
@@ -291,7 +297,7 @@ class Kind:
         limit = EARLY if self._chosen < WATCHES[-1] else LATE
         if known.differs(seconds, share, limit):
             self._begin_pairs(_State.TRIAL)
-        elif self._chosen in LOOKS:
+        elif self._chosen in self._looks:
             self._begin_pairs(_State.LOOK)
         else:
             self._follow()

@@ -73,7 +73,15 @@ def prepare_auto(patch: Any = None) -> None:
     """
     from compcoll.policy import trial
 
-    changes = {"WARM": 1, "BLOCK": (2, 1), "LARGE_BLOCK": (1, 0), "WATCHES": (3,), "EACH_WATCH": 9}
+    changes = {
+        "WARM": 1,
+        "BLOCK": (2, 1),
+        "LARGE_BLOCK": (1, 0),
+        "BLOCK_SECONDS": 0.0,
+        "WATCHES": (3,),
+        "EACH_WATCH": 9,
+        "QUIET": 0,
+    }
     for name, value in changes.items():
         patch.setattr(trial, name, value) if patch is not None else setattr(trial, name, value)
     hopeful = {

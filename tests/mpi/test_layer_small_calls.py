@@ -67,6 +67,7 @@ def test_strict_is_content_with_small_calls(comm, agree):
 def declining(comm, nodes_of_one, monkeypatch):
     """Communicator on a network not worth compressing for, whose calls are reconsidered often."""
     monkeypatch.setattr(trial, "WARM", 5)
+    monkeypatch.setattr(trial, "BLOCK_SECONDS", 0.0)
     monkeypatch.setattr(trial, "LOOKS", tuple(range(5, 100, 5)))
     monkeypatch.setattr(trial, "GAIN", 0.0)
     fresh = comm.Dup()

@@ -25,7 +25,8 @@ def new_process():
 
 @pytest.fixture(autouse=True)
 def forget(monkeypatch):
-    """Start each test without earlier results, and count messages of N values as large."""
+    """Start each test without earlier results, with short blocks, and count messages of N values as large."""
+    monkeypatch.setattr(trial, "BLOCK_SECONDS", 0.0)
     monkeypatch.setattr(trial, "LARGE_NBYTES", 4 * N)
     new_process()
     yield

@@ -276,21 +276,36 @@ def test_slower_compressed_calls_are_not_tried_again_while_they_are_quicker_than
     assert not job.ended
 
 
-def test_a_bucket_that_outlasts_the_first_trial():
-    """A bucket of 4 MiB at 5 Gb/s makes plain calls win the first trial, and compressed ones the second."""
-    tokens = float(4 << 20)
+@pytest.mark.parametrize("pause", [0.0, 0.2e-3, 1e-3])
+@pytest.mark.parametrize(
+    ("gbit", "bucket", "nbytes", "plain", "compressed", "ratio"),
+    [
+        # Recorded between two hosts of one core each: what calls take while the bucket lets them pass.
+        (10, 720 << 10, SMALL, 29e-6, 49e-6, 1.56),
+        (10, 720 << 10, 4 * SMALL, 170e-6, 190e-6, 1.56),
+        (5, 360 << 10, SMALL, 38e-6, 60e-6, 1.27),
+        (5, 4 << 20, SMALL, 50e-6, 57e-6, 1.43),
+    ],
+)
+def test_a_bucket_that_fills_between_blocks_hides_no_gain(
+    gbit, bucket, nbytes, plain, compressed, ratio, pause
+):
+    """One trial finds what the link takes, although a bucket fills between blocks and lets bursts pass."""
+    link, tokens, block = gbit / 8e-9, float(bucket), None
 
     def take(compress, call):
-        nonlocal tokens
-        nbytes, least = (0.7 * SMALL, 57e-6) if compress else (SMALL, 50e-6)
-        seconds = max(least, (nbytes - tokens) / 0.625e9)
-        tokens = min(4 << 20, tokens + 0.625e9 * seconds - nbytes)
+        nonlocal tokens, block
+        if job.kind.window is not block:
+            block, tokens = job.kind.window, min(bucket, tokens + link * pause)
+        sent, least = (nbytes / ratio, compressed) if compress else (nbytes, plain)
+        seconds = max(least, (sent - tokens) / link)
+        tokens = min(bucket, tokens + link * seconds - sent)
         return seconds
 
-    job = Job(take, wire=SMALL / 0.625e9)
-    job.run(152 + 256 + 8 * 32)
-    assert [known.compress for known in job.ended] == [False, True]
-    assert all(job.run(40)[-40:])
+    job = Job(take, nbytes, wire=nbytes / link)
+    job.run(3000)
+    assert [known.compress for known in job.ended] == [True]
+    assert all(job.ways[-100:])
 
 
 def test_one_hiccup_on_a_link_that_is_quicker_than_it_was_measured_to_be():
@@ -323,11 +338,13 @@ def test_looks_that_reverse_each_other_end_in_plain():
     assert len(job.ended) <= 6
 
 
-def test_a_busy_machine_begins_few_trials():
+@pytest.mark.parametrize("wire", [0.0, 1e-4])
+def test_a_busy_machine_begins_few_trials(wire):
     rng = random.Random(1)
-    job = Job(lambda compress, call: rng.choice([1.0, 1.0, 9.0]))
-    job.run(4000)
-    assert len(job.ended) <= 6
+    job = Job(lambda compress, call: rng.choice([1.0, 1.0, 9.0]) * 1e-4, wire=wire)
+    job.run(8000)
+    assert len(job.ended) <= 4
+    assert 8 * job.kind._tried <= 3 * len(job.ways)
 
 
 @given(
