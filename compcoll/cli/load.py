@@ -26,8 +26,7 @@ class DType(click.ParamType):
         except TypeError:
             self.fail(f"{value!r} is not a dtype; examples are f4, f8, f2, bf16, i4, c8", param, ctx)
         if not dtypes.supported(dtype.newbyteorder("=")):
-            names = ", ".join(str(d) for d in dtypes.CODES)
-            self.fail(f"{value!r} is not supported; supported are {names}", param, ctx)
+            self.fail(f"{value!r} is not supported; supported are {_supported()}", param, ctx)
         return dtype
 
 
@@ -96,7 +95,8 @@ def _load_numpy(path: Path, dtype: np.dtype | None) -> np.ndarray:
     if dtype is not None and array.dtype != dtype:
         raise click.ClickException(f"{path} holds {array.dtype}, not {dtype}")
     if not dtypes.supported(array.dtype.newbyteorder("=")):
-        raise click.ClickException(f"{path} holds {array.dtype}, which is not supported")
+        text = f"{path} holds {array.dtype}, which is not supported; supported are {_supported()}"
+        raise click.ClickException(text)
     return array
 
 
@@ -111,3 +111,7 @@ def _load_raw(path: Path, dtype: np.dtype | None) -> np.ndarray:
             f"{path} has {nbytes} bytes, which is not a multiple of the {dtype.itemsize} bytes of {dtype}"
         )
     return np.memmap(path, dtype, "r") if nbytes else np.empty(0, dtype)
+
+
+def _supported() -> str:
+    return ", ".join(map(str, dtypes.CODES))

@@ -245,7 +245,7 @@ def test_dtype_and_shape_of_a_raw_file(run, tmp_path):
         (["ramp.npy", "--link", "10gib"], "'10gib' is not a bandwidth such as 10gbe"),
         (["ramp.npy", "--link", "10"], "a capital B counts bytes, a small one bits"),
         (["ramp.npy", "--link", "0GB/s"], "'0GB/s' is not a bandwidth"),
-        (["text.npy"], "holds <U1, which is not supported"),
+        (["text.npy"], "holds <U1, which is not supported; supported are int8, uint8"),
         (["ramp.npy", "--dtype", "f8"], "holds float32, not float64"),
     ],
 )
