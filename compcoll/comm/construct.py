@@ -47,7 +47,7 @@ def construct(
     plain = MPI.Intracomm(origin)
     error: Exception | None = None
     agreed: dict[str, str] | str
-    seconds, known = inf, _known_of(plain)
+    seconds, notice, known = inf, inf, _known_of(plain)
     threads: int | None = None
     nodes: list[int] | None = None
     shares = asked = False
@@ -55,7 +55,7 @@ def construct(
     try:
         _begin()
         start_engine()
-        seconds = environment.timeout()
+        seconds, notice = environment.timeout(), environment.notice()
         environment.check_all()
         threads, shares = environment.threads(), environment.shared_memory()
         nodes = environment.nodes(_WORLD.Get_size())
@@ -72,7 +72,7 @@ def construct(
         }
     except Exception as problem:
         error, agreed = problem, f"{type(problem).__name__}: {problem}"
-    _meet(plain, seconds)
+    _meet(plain, seconds, notice)
     mine = survey(plain, threads, nodes, shares) if known is None else None
     words = repr(agreed).encode()
     found = None if itself else _engine.find_duplicate(plain, words)
@@ -143,19 +143,17 @@ def _known_of(plain: MPI.Intracomm) -> Marked | None:
     return Marked.of(number) if number else None
 
 
-def _meet(plain: MPI.Intracomm, seconds: float) -> None:
-    """Wait until all ranks have made the same call; return at once without a time-out; collective.
+def _meet(plain: MPI.Intracomm, seconds: float, notice: float) -> None:
+    """Wait until all ranks have made the same call; collective.
 
     Raises
     ------
     TimeoutError
         If they do not within ``seconds``.
     """
-    if seconds == inf:
-        return
     what = f"making a Comm of {plain.Get_name() or 'a communicator'}"
-    for _ in range(2):  # in the second round, a late rank fails after others have given up
-        complete(plain.Ibarrier(), what, seconds)
+    for _ in range(1 if seconds == inf else 2):  # in the second round, a late rank fails after others gave up
+        complete(plain, plain.Ibarrier(), what, seconds, notice)
 
 
 @cache

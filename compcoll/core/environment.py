@@ -17,6 +17,7 @@ __all__ = [
     "device_buffers",
     "disabled",
     "nodes",
+    "notice",
     "pretends_nodes",
     "read",
     "shared_memory",
@@ -40,6 +41,7 @@ NAMES = (
     "DEVICE_BUFFERS",
     "DISABLE",
     "NODES",
+    "NOTICE",
     "PYTHON",
     "SHARED_MEMORY",
     "SUMMARY",
@@ -63,6 +65,8 @@ INTERNAL = (
 )
 #: Most threads that a rank may be given.
 MOST_THREADS = 256
+#: Seconds after which a call says that it waits.
+_NOTICE_SECONDS = 60.0
 
 
 def read(name: str, parse: Callable[[str], T]) -> T | None:
@@ -93,6 +97,14 @@ def timeout() -> float:
     """``COMPCOLL_TIMEOUT``, in seconds; infinite if it is not set, as in MPI."""
     seconds = read("COMPCOLL_TIMEOUT", _seconds)
     return inf if seconds is None else seconds
+
+
+def notice() -> float:
+    """``COMPCOLL_NOTICE``, in seconds; infinite if it is 0, or if ``COMPCOLL_TIMEOUT`` is set."""
+    seconds = read("COMPCOLL_NOTICE", lambda text: inf if text == "0" else _seconds(text))
+    if timeout() < inf:
+        return inf
+    return _NOTICE_SECONDS if seconds is None else seconds
 
 
 def device_buffers() -> bool:
@@ -138,7 +150,7 @@ def trace() -> Path | None:
 def check_all() -> None:
     """Read the variables that need neither ranks nor a folder; ValueError if one is wrong."""
     checks(default=False)
-    for reader in (device_buffers, shared_memory, summary, table, threads, timeout):
+    for reader in (device_buffers, notice, shared_memory, summary, table, threads, timeout):
         reader()
 
 

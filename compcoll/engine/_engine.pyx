@@ -46,7 +46,7 @@ cdef CEngine* engine = NULL
 stall_seconds = inf
 
 
-def start(bint threaded, double seconds):
+def start(bint threaded, double seconds, double notice_seconds=inf):
     """Make the process's engine, if there is none yet.
 
     Parameters
@@ -55,11 +55,13 @@ def start(bint threaded, double seconds):
         True if the engine's threads may call MPI.
     seconds : float
         Time without any message after which a wait gives up.
+    notice_seconds : float
+        Time without any message after which a call says on stderr that it waits.
     """
     global engine, stall_seconds
     if engine == NULL:
         stall_seconds = seconds
-        start_with_thread_states(threaded, seconds)
+        start_with_thread_states(threaded, seconds, notice_seconds)
         engine = &the_engine()
 
 

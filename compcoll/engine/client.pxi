@@ -99,6 +99,13 @@ cdef class OperationGroup:
         _in_flight.pop(self.number, None)
         return True
 
+    def tell_long_wait(self):
+        """Let calls of the engine say on stderr that they wait; False if none waits."""
+        cdef cbool any_waits
+        with nogil:
+            any_waits = self.own.get().tell_long_wait_of_calls()
+        return any_waits
+
     def outcomes(self, double seconds):
         """Complete the requests of calls that have ended.
 

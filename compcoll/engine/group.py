@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -26,6 +28,7 @@ __all__ = [
     "largest_tag",
     "make_private",
     "survey",
+    "tell_long_wait",
 ]
 
 # A program may put another communicator into its place.
@@ -39,12 +42,19 @@ def largest_tag() -> int:
     return found
 
 
-def complete(request: MPI.Request, what: str, seconds: float) -> None:
-    """Wait for the request of a collective ``what``; TimeoutError if that takes too many seconds."""
-    until = monotonic() + seconds
+def complete(comm: MPI.Intracomm, request: MPI.Request, what: str, limit: float, notice: float) -> None:
+    """Wait for the request of a collective ``what``.
+
+    TimeoutError after ``limit`` seconds; after ``notice`` seconds, the wait is told on stderr.
+    """
+    began = monotonic()
     while not request.Test():
-        if monotonic() > until:
-            raise TimeoutError(f"{what}: not all ranks have come within COMPCOLL_TIMEOUT = {seconds:g} s")
+        waited = monotonic() - began
+        if waited > limit:
+            raise TimeoutError(f"{what}: not all ranks have come within COMPCOLL_TIMEOUT = {limit:g} s")
+        if waited > notice:
+            tell_long_wait(comm, f"{what} has waited {notice:g} s for other ranks")
+            notice = inf
         os.sched_yield()
 
 
@@ -57,6 +67,16 @@ def make_private(comm: MPI.Intracomm) -> MPI.Intracomm:
     made = MPI.Intracomm(comm).Create(group)
     group.Free()
     return MPI.Intracomm(made)
+
+
+def tell_long_wait(comm: MPI.Intracomm, what: str) -> None:
+    """Say on stderr that a call waits; only ranks 0, 1, 2, 4, 8, ... do, as all ranks may wait for one."""
+    rank = comm.Get_rank()
+    if not rank & (rank - 1):
+        text = (
+            f"compcoll: rank {rank} of {comm.Get_size()}: {what}; COMPCOLL_TIMEOUT=SECONDS makes it an error"
+        )
+        print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

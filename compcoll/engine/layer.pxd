@@ -236,6 +236,7 @@ cdef extern from "layer/operation_group.h" namespace "compcoll::layer" nogil:
         void add(Word*, void*, CComm*) except +
         void submit() except +
         CEnd wait(double, cbool (*)() noexcept nogil) except +
+        cbool tell_long_wait_of_calls()
         cbool ended()
         cbool differs()
         cbool is_late()
@@ -297,14 +298,14 @@ cdef extern from * nogil:
         const std::shared_ptr<compcoll::engine::Schedule>& one) { return one; }
     static std::shared_ptr<const compcoll::engine::Neighbours> near(
         const std::shared_ptr<compcoll::engine::Neighbours>& one) { return one; }
-    static void start_with_thread_states(bool threaded, double seconds) {
-      compcoll::layer::start_engine(threaded, seconds, with_thread_state);
+    static void start_with_thread_states(bool threaded, double seconds, double notice_seconds) {
+      compcoll::layer::start_engine(threaded, seconds, notice_seconds, with_thread_state);
     }
     """
     void* save_thread()
     void restore_thread(void*)
     CPython with_thread_states(CPython)
-    void start_with_thread_states(cbool, double) except +
+    void start_with_thread_states(cbool, double, double) except +
     OriginRef hold_origin "of_layer::hold_origin"(COrigin*) except +
     DecisionRef make_decision "of_layer::make_decision"(
         const char*, const char*, const char*, cbool, cbool) except +

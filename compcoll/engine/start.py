@@ -28,7 +28,8 @@ def start_engine(workers: int | None = None, sharing: float = 1.0) -> None:
     ``sharing``: ranks of the node per core.
     """
     _engine.hook()  # not possible before MPI is initialised
-    _engine.start(MPI.Query_thread() == MPI.THREAD_MULTIPLE, environment.timeout())
+    several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    _engine.start(several, environment.timeout(), environment.notice())
     if workers is not None and not _named:
         _named.append(workers)
         wanted = environment.threads() is not None

@@ -206,7 +206,8 @@ class Advisor:
     def _agree(self, figures: Sequence[float]) -> list[float]:
         found = np.array(figures, np.float64)
         request = self.comm.Iallreduce(MPI.IN_PLACE, found, MPI.MAX)
-        complete(request, "agreeing on what calls took", environment.timeout())
+        limits = environment.timeout(), environment.notice()
+        complete(self.comm, request, "agreeing on what calls took", *limits)
         return [float(x) for x in found]
 
     @staticmethod

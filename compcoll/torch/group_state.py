@@ -26,6 +26,7 @@ from compcoll.comm.construct import mark_group
 from compcoll.comm.marked import Marked
 from compcoll.core import environment
 from compcoll.engine import _engine
+from compcoll.engine.group import tell_long_wait
 from compcoll.torch import collectives, groups, policies
 from compcoll.torch.policies import Options
 from compcoll.torch.report import GroupStats
@@ -71,7 +72,7 @@ class GroupState:
         self.comm, self.name, self.options = comm, name, options
         self.desc: Callable[[], str] = lambda: ""
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.timeout = timeout.total_seconds()
+        self.timeout, self.notice = timeout.total_seconds(), environment.notice()
         self.key = f"{name}/{serial}"
         #: Reason of the group's error state; empty if there is no error.
         self.broken = ""
@@ -229,6 +230,13 @@ class GroupState:
         """Raise DistBackendError if an earlier call of the group has failed."""
         if self.broken:
             raise dist.DistBackendError(self.broken)
+
+    def tell_long_wait(self, work: Work) -> bool:
+        """Say on stderr that an operation waits, and for which ranks if its messages tell; True."""
+        calls = work.in_flight
+        if calls is None or not calls.tell_long_wait():
+            tell_long_wait(self.comm, f"{work.op} has waited {self.notice:g} s")
+        return True
 
     def check_peers(self, work: Work) -> None:
         """Raise DistBackendError if a rank that an operation needs has left the group."""

@@ -125,7 +125,7 @@ class Work(dist.Work):
         self.nbytes = sum(call.nbytes for call in calls)
         self.timeout = seconds_of(options.timeout or getattr(options.opts, "timeout", None), group.timeout)
         self.written = outputs
-        self.created = time.monotonic()
+        self.created, self._told = time.monotonic(), False
         # True if the progress thread gets the calls at once; else the caller is about to wait for them.
         self._submitted = not (options.waits or getattr(options.opts, "asyncOp", True) is False)
 
@@ -287,7 +287,11 @@ class Work(dist.Work):
                 self.progress(min(SLICE, limit))
                 _engine.raise_pending()
                 if not self.done:
-                    self._check_time(time.monotonic() - since, limit)
+                    waited = time.monotonic() - since
+                    self._check_time(waited, limit)
+                    self._told = self._told or (
+                        waited > self.group.notice and self.group.tell_long_wait(self)
+                    )
             except dist.DistBackendError as error:
                 self.fail(error)
             except BaseException:

@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "clock.h"
 
@@ -58,14 +59,13 @@ bool all_done(const std::vector<Task*>& tasks) {
 double Backoff::pause() {
   double time = now();
   if (!since_) since_ = time;
-  double waited = time - since_;
-  over_ = waited > most_;
-  if (waited < spinning_) return 0;
-  return std::max(std::min(waited * part, limit_of_part), std::min(waited * late_part, limit_of_late_part));
+  waited_ = time - since_;
+  if (waited_ < spinning_) return 0;
+  return std::max(std::min(waited_ * part, limit_of_part), std::min(waited_ * late_part, limit_of_late_part));
 }
 
 End drive(const std::vector<Task*>& tasks, double limit, double stall_seconds, Progress& progress,
-          const std::function<bool()>& interrupted) {
+          const std::function<bool()>& interrupted, std::function<void()> tell_long_wait) {
   auto is_long = [](Task* task) { return task->is_long(); };
   Backoff backoff(stall_seconds, progress.spinning(std::any_of(tasks.begin(), tasks.end(), is_long)));
   Ending ending(limit, interrupted);
@@ -85,6 +85,8 @@ End drive(const std::vector<Task*>& tasks, double limit, double stall_seconds, P
     if (!began) began = now();
     double pause = backoff.pause();
     if (backoff.is_over()) return End::TIMEOUT;
+    if (tell_long_wait && backoff.waited() > progress.notice_seconds())
+      std::exchange(tell_long_wait, nullptr)();
     if (pause) tasks[0]->rest(pause);
     else sched_yield();
     if (End end = ending.look(); end != End::DONE) return end;
@@ -109,6 +111,16 @@ bool PendingTask::step(bool waits) {
   if (!done && !broken && !(backoff_.is_over() && may_stall())) return moved;
   end_with(done ? End::DONE : broken ? End::BROKEN : End::TIMEOUT);
   return true;
+}
+
+void PendingTask::note_long_wait() {
+  std::lock_guard<std::mutex> alone(stepping_);
+  if (!ended_) tell_long_wait();
+}
+
+void PendingTask::note_wait(double seconds) {
+  std::lock_guard<std::mutex> alone(stepping_);
+  task_->waited(seconds);
 }
 
 void PendingTask::end_with(End end) noexcept {
@@ -172,11 +184,20 @@ End Progress::wait(const PendingTasks& waited, const std::function<bool()>& reac
   Backoff backoff(limit, spinning(has_long_with_waiters()));
   Ending ending(limit, interrupted);
   End end = End::DONE;
+  bool has_told = false;
+  double idle = 0;
+  const auto first =
+      std::find_if(waited.begin(), waited.end(), [](auto* pending) { return !pending->ended(); });
   while (end == End::DONE && !reached()) {
     if (step_some(running_ ? &with_waiters : nullptr)) {
+      idle += backoff.waited();
       backoff.moved();
     } else {
       double pause = backoff.pause();
+      if (!has_told && backoff.waited() > notice_seconds_) {
+        has_told = true;
+        for (PendingTask* pending : waited) pending->note_long_wait();
+      }
       if (pause) {
         std::lock_guard<std::mutex> lock(mutex_);
         if (is_on_device(with_waiters)) pause = std::min(pause, device_seconds);
@@ -186,6 +207,7 @@ End Progress::wait(const PendingTasks& waited, const std::function<bool()>& reac
     }
     end = ending.look();
   }
+  if (first != waited.end()) (*first)->note_wait(idle + backoff.waited());
   return end;
 }
 

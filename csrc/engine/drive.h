@@ -3,6 +3,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -23,13 +24,13 @@ enum class End : int { DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER };
 class Backoff {
  public:
   Backoff(double seconds, double spinning) : most_(seconds), spinning_(spinning) {}
-  void moved() { since_ = 0; }
+  void moved() { since_ = waited_ = 0; }
   double pause();  // seconds
-  bool is_over() const { return over_; }
+  bool is_over() const { return waited_ > most_; }
+  double waited() const { return waited_; }  // seconds without progress, at the last pause
 
  private:
-  double most_, spinning_, since_ = 0;
-  bool over_ = false;
+  double most_, spinning_, since_ = 0, waited_ = 0;
 };
 
 // An object whose task is progressed by the progress thread, or by the threads that wait for it.
@@ -53,8 +54,13 @@ class PendingTask {
   // True if threads wait for this task; they progress it instead of the progress thread.
   bool has_waiters() const { return n_waiters_ > 0; }
   void add_waiters(int n) { n_waiters_ += n; }
+  // Lets a task that has not ended tell the user that a thread has waited for it for long.
+  void note_long_wait();
+  // Notes that a thread has waited for the task for so many seconds without progress.
+  void note_wait(double seconds);
 
  protected:
+  virtual void tell_long_wait() noexcept {}
   // Called once, before `ended()` becomes true, by the thread that ends the task.
   virtual void finished() noexcept = 0;
   // True if the task ends with TIMEOUT after no progress for too long.
@@ -101,6 +107,9 @@ class Progress {
            const std::function<bool()>& interrupted);
   // Seconds for which a caller that waits for tasks yields before it sleeps.
   double spinning(bool any_is_long) const;
+  // Seconds without progress after which a wait tells the user; infinite by default.
+  void set_notice_seconds(double seconds) { notice_seconds_ = seconds; }
+  double notice_seconds() const { return notice_seconds_; }
   // Declares that the node has more ranks than cores.
   void set_oversubscribed() { oversubscribed_ = true; }
   // Ends the thread. Tasks in flight are not progressed any more.
@@ -133,6 +142,7 @@ class Progress {
 
   const bool threaded_;
   const double stall_seconds_;
+  double notice_seconds_ = std::numeric_limits<double>::infinity();
   const ThreadMain main_;
   std::atomic<bool> oversubscribed_{false}, running_{false};
   std::mutex mutex_;
@@ -144,9 +154,9 @@ class Progress {
 
 // Progresses tasks until all are done, nothing has moved for `stall_seconds`, or `limit` seconds have passed;
 // also progresses the tasks of `progress` if it has no thread. Calls `interrupted` now and then while
-// waiting.
+// waiting, and `tell_long_wait` once, after the notice time of `progress`.
 End drive(const std::vector<Task*>& tasks, double limit, double stall_seconds, Progress& progress,
-          const std::function<bool()>& interrupted);
+          const std::function<bool()>& interrupted, std::function<void()> tell_long_wait = nullptr);
 
 }  // namespace engine
 }  // namespace compcoll

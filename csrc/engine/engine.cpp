@@ -46,13 +46,13 @@ std::shared_ptr<Run> Engine::begin(std::shared_ptr<const Schedule> schedule, con
 }
 
 End Engine::wait(const std::vector<std::shared_ptr<Task>>& tasks, double limit,
-                 const std::function<bool()>& interrupted) {
+                 const std::function<bool()>& interrupted, std::function<void()> tell_long_wait) {
   auto forget_all = [&] {
     for (const auto& task : tasks) forget(task);
   };
   End end;
   try {
-    end = drive(pointers(tasks), limit, stall_seconds_, progress_, interrupted);
+    end = drive(pointers(tasks), limit, stall_seconds_, progress_, interrupted, std::move(tell_long_wait));
   } catch (...) {
     forget_all();
     throw;

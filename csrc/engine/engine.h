@@ -40,9 +40,9 @@ class Engine {
                              const Coding& inside, std::vector<Place> buffers, std::unique_ptr<Wire> wire,
                              Tags tags, std::shared_ptr<Marks> marks = nullptr, bool direct = false,
                              std::shared_ptr<Bases> bases = nullptr);
-  // Progresses tasks until they are done, for `limit` seconds at most.
+  // Progresses tasks until they are done, for `limit` seconds at most: see `drive`.
   End wait(const std::vector<std::shared_ptr<Task>>& tasks, double limit,
-           const std::function<bool()>& interrupted);
+           const std::function<bool()>& interrupted, std::function<void()> tell_long_wait = nullptr);
   // Removes a completed task, or all parts of a task group, from the codec threads.
   void forget(const std::shared_ptr<Task>& task);
 

@@ -226,6 +226,30 @@ void Run::look_for_refusal() {
   looked_ = last_poll_;
 }
 
+AwaitedRanks Run::awaited() {
+  AwaitedRanks found;
+  enum : uint8_t { has_sent = 1, sends = 2, receives = 4 };
+  std::vector<uint8_t> facts(size_t(schedule_->size));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (size_t i = 0; i < n_deps_.size(); i++) {
+      const Op& op = schedule_->ops[i];
+      if (!is_message(op) || n_deps_[i] > 0) continue;
+      if (n_deps_[i] == 0) facts[size_t(op.peer)] |= op.kind == RECV ? sends : receives;
+      else if (op.kind == RECV) facts[size_t(op.peer)] |= has_sent;
+    }
+  }
+  const auto add = [&](uint8_t mask, uint8_t value) {
+    for (int rank = 0; rank < schedule_->size; rank++)
+      if ((facts[size_t(rank)] & mask) == value) found.ranks.push_back(rank);
+    return !found.ranks.empty();
+  };
+  found.are_silent = add(sends | has_sent, sends);
+  if (!found.are_silent && !add(sends, sends)) found.only_receive = add(receives, receives);
+  for (int rank = 0; rank < schedule_->rank; rank++) found.has_lower |= facts[size_t(rank)] & has_sent;
+  return found;
+}
+
 // Error of a message that should have been its sender's last one and is not, or the reverse.
 Error Run::check_end(int32_t op) const {
   Error error;
@@ -505,6 +529,7 @@ void Run::finish(int32_t op, const OpResult& outcome) {
   for (const int32_t* later = schedule_->successors_begin(op); later != schedule_->successors_end(op);
        later++)
     if (!--n_deps_[*later]) make_ready(*later);
+  n_deps_[op] = finished;
   remaining_--;
   if (workers_ && (!messages_.empty() || !device_work_.empty() || !remaining_)) changed_.notify_one();
 }

@@ -37,6 +37,14 @@ struct Stats {
 // give up mismatched calls; if it is negative, ranks do not look for such messages.
 struct Tags { int first, n, refusal = -1; };
 
+// The ranks that a run waits for: those that have sent nothing yet, or else all whose messages are pending.
+struct AwaitedRanks {
+  std::vector<int> ranks;
+  bool are_silent = false;  // true if these ranks have sent nothing yet
+  bool only_receive = false;  // true if only sends to these ranks are pending
+  bool has_lower = false;  // true if a rank below this one has sent something
+};
+
 // For tests: called with every received message, which it may change.
 struct RecvHook {
   void* context = nullptr;
@@ -71,6 +79,7 @@ class Run : public Task {
   bool is_long() const override { return schedule_->coded * itemsize(coding_.dtype) > long_nbytes; }
   void rest(double seconds) override;
   void waited(double seconds) override { stats_.wait_seconds += seconds; }
+  AwaitedRanks awaited();
   // Runs one ready operation in a worker's thread; false if none is ready.
   bool work();
   bool is_on_device() const override { return is_on_device_; }
@@ -169,7 +178,9 @@ class Run : public Task {
   std::mutex mutex_;  // guards everything below except what only `step` uses
   std::condition_variable changed_;
   Ready messages_, work_, idle_, device_work_, device_idle_;
-  std::vector<int32_t> n_deps_, frame_users_, scratch_users_;
+  static constexpr int32_t finished = -1;
+  std::vector<int32_t> n_deps_;  // operations that each one still waits for, or `finished`
+  std::vector<int32_t> frame_users_, scratch_users_;
   std::vector<uint8_t*> scratch_;
   size_t remaining_;
   Error error_;

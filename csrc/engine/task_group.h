@@ -36,6 +36,7 @@ class TaskGroup : public Task {
   bool is_on_device() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->is_on_device(); });
   }
+  void waited(double seconds) override { parts_[0]->waited(seconds); }
   const Parts& parts() const { return parts_; }
 
  private:

@@ -41,13 +41,6 @@ uint64_t hash_of(int64_t from, int64_t to, const int64_t* pair) {
   return pair[1] ? hash_of(all, sizeof all) : 0;
 }
 
-std::string named(const std::vector<int>& ranks) {
-  std::string text;
-  for (int rank : ranks)
-    text += (text.empty() ? ranks.size() == 1 ? "rank " : "ranks " : ", ") + std::to_string(rank);
-  return text;
-}
-
 // Descriptions of the ranks' calls, the most frequent one last.
 std::string grouped(const std::vector<std::string>& calls) {
   std::map<std::string, std::vector<int>> groups;
@@ -81,6 +74,14 @@ std::string odd_pair(const std::string& call, const std::vector<std::vector<int6
 }
 
 }  // namespace
+
+std::string named(const std::vector<int>& ranks) {
+  constexpr size_t most = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), most); i++)
+    text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return ranks.size() > most ? text + " and " + std::to_string(ranks.size() - most) + " others" : text;
+}
 
 std::string amount(int64_t element, int64_t nbytes) {
   if (!element) return std::to_string(nbytes) + " bytes";
@@ -206,12 +207,28 @@ std::shared_ptr<engine::Task> Check::task() {
   return task_;
 }
 
+std::string text_of(const CollectiveCall& call, const std::vector<Block>& sent,
+                    const std::vector<Block>& received) {
+  const Operation& op = call.op;
+  const size_t size = size_t(call.comm.size);
+  std::string text = text_of(call.name, call.form);
+  if (!op.pairs && (!sent.empty() || !received.empty())) {
+    const bool by_sent = received.empty() || (op.listed && sent.size() > received.size());
+    const std::vector<Block>& blocks = by_sent ? sent : received;
+    uint64_t nbytes = op.listed ? 0 : (op.reduction >= 0 ? blocks.back() : blocks[0]).nbytes(),
+             n = blocks.size();
+    for (size_t i = 0; op.listed && i < std::min(n, size); i++) nbytes += blocks[i].nbytes();
+    text += " of " + amount(nbytes ? call.decisive()->element : 0, int64_t(nbytes));
+    for (size_t i = 0; op.listed && i < std::min(n, size); i++)
+      text += (i ? "," : " in ") + std::to_string(blocks[i].entries);
+  }
+  if (op.root >= 0) text += " from root " + std::to_string(call.root());
+  return text;
+}
+
 int check(const CollectiveCall& call, std::shared_ptr<Check>* made) {
   const Operation& op = call.op;
   const size_t size = size_t(call.comm.size);
-  std::string text = op.name;
-  if (call.form == nonblocking) text[0] = char(tolower(text[0])), text = "I" + text;
-  if (call.form == persistent) text += "_init";
   std::vector<Block> sent, received;
   std::vector<int64_t> pairs;
   if (call.valid && !op.neighbours) call.blocks(&sent, &received);
@@ -226,17 +243,8 @@ int check(const CollectiveCall& call, std::shared_ptr<Check>* made) {
         pair[0] = blocks[i].type->element, pair[1] = int64_t(blocks[i].nbytes());
       }
     }
-  } else if (!sent.empty() || !received.empty()) {
-    const bool by_sent = received.empty() || (op.listed && sent.size() > received.size());
-    const std::vector<Block>& blocks = by_sent ? sent : received;
-    uint64_t nbytes = op.listed ? 0 : (op.reduction >= 0 ? blocks.back() : blocks[0]).nbytes(),
-             n = blocks.size();
-    for (size_t i = 0; op.listed && i < std::min(n, size); i++) nbytes += blocks[i].nbytes();
-    text += " of " + amount(nbytes ? call.decisive()->element : 0, int64_t(nbytes));
-    for (size_t i = 0; op.listed && i < std::min(n, size); i++)
-      text += (i ? "," : " in ") + std::to_string(blocks[i].entries);
   }
-  if (op.root >= 0) text += " from root " + std::to_string(call.root());
+  std::string text = text_of(call, sent, received);
   if (op.reduction >= 0) {
     std::string name = "a user-defined operation";
     for (const auto& [handle, known] : operation_names)

@@ -13,6 +13,7 @@
 namespace compcoll {
 namespace layer {
 
+struct Block;
 struct CollectiveCall;
 
 // True if calls are compared. `seconds`: how long a rank waits for the others. `operations`: names of MPI
@@ -20,8 +21,15 @@ struct CollectiveCall;
 extern COMPCOLL_INTERNAL std::atomic<bool> checks;
 void begin_checks(double seconds, std::vector<std::pair<Word, std::string>> operations);
 
+// Ranks in words, at most eight of them.
+std::string named(const std::vector<int>& ranks);
+
 // A number of bytes in words: elements of a type.
 std::string amount(int64_t element, int64_t nbytes);
+
+// A call in words: its name, amount of data, and root. `sent` and `received`: its blocks.
+std::string text_of(const CollectiveCall& call, const std::vector<Block>& sent,
+                    const std::vector<Block>& received);
 
 // The comparison of one call.
 class Check : public std::enable_shared_from_this<Check> {

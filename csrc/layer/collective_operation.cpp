@@ -79,6 +79,24 @@ std::shared_ptr<engine::Task> CollectiveOperation::make_task() {
   return std::make_shared<ComparedTasks>(all, check);
 }
 
+// -- long waits
+
+engine::AwaitedRanks CollectiveOperation::awaited() const {
+  engine::AwaitedRanks found;
+  for (const auto& run : runs_)
+    if (found.ranks.empty()) found = run->awaited();
+  return found;
+}
+
+// Ranks 0, 1, 2, 4, 8, ... always tell, wherever the late rank is. Others tell if they may be the only ones
+// that know it: a rank from which this one has heard waits as well, and so do all ranks for a root.
+bool CollectiveOperation::tells(const engine::AwaitedRanks& ranks) const {
+  if (!(comm->rank & (comm->rank - 1))) return true;
+  const Operation& op = operations[name];
+  return op.root >= 0 && op.reduction < 0 ? ranks.only_receive != (name == Gather || name == Gatherv)
+                                          : ranks.are_silent && !ranks.has_lower;
+}
+
 // -- the outcome
 
 int CollectiveOperation::problem() {

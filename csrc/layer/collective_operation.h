@@ -53,6 +53,9 @@ class CollectiveOperation : public PendingOperation {
   int problem() override;
   int failure() override;
   int conclude() override;
+  std::string text() const override { return plan ? plan->text : text_of(name, form); }
+  engine::AwaitedRanks awaited() const override;
+  bool tells(const engine::AwaitedRanks& ranks) const override;
 
  private:
   void drop_copies();

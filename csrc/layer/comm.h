@@ -117,6 +117,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   std::string why_broken();
 
+  // True for operations that have told the user of a long wait.
+  std::atomic<bool> has_told[n_names] = {};
   // True if the last large message that a GPU has received was uncompressed.
   std::atomic<bool> gets_plain{false};
   // True if MPI may carry out a nonblocking receive on this communicator.

@@ -167,7 +167,7 @@ int Copies::wait(bool alone) {
   const engine::End end =
       the_engine().wait({self}, std::numeric_limits<double>::infinity(), never_interrupted);
   if (end != engine::End::DONE)
-    code_ = code_of(TIMEOUT, "this rank's GPU has not reached the call: " + late_text());
+    code_ = code_of(TIMEOUT, "this rank's GPU has not reached the call: it has waited " + timeout_text());
   return code_;
 }
 

@@ -20,12 +20,13 @@ double stall_seconds = std::numeric_limits<double>::infinity();
 
 engine::Engine& the_engine() { return *process_engine; }
 
-void start_engine(bool threaded, double seconds, engine::ThreadMain main) {
+void start_engine(bool threaded, double seconds, double notice_seconds, engine::ThreadMain main) {
   if (process_engine) return;
   watch_end();
   if (engine::driver()) look_at_all();  // small calls may use GPU memory
   stall_seconds = seconds;
   process_engine = new engine::Engine(threaded, seconds, main);
+  process_engine->progress().set_notice_seconds(notice_seconds);
   prepare_for_exceptions();
 }
 
@@ -41,11 +42,9 @@ void stop_engine() {
   process_engine->stop();
 }
 
-std::string late_text() {
-  char text[160];
-  snprintf(text, sizeof text,
-           "waited for messages for more than COMPCOLL_TIMEOUT = %g s; the communicator is in an error state",
-           stall_seconds);
+std::string timeout_text() {
+  char text[80];
+  snprintf(text, sizeof text, "more than COMPCOLL_TIMEOUT = %g s", stall_seconds);
   return text;
 }
 

@@ -1,5 +1,7 @@
 #include "message_operation.h"
 
+#include <algorithm>
+
 #include "engine/clock.h"
 #include "messages.h"
 
@@ -16,8 +18,10 @@ MpiFunction isend("PMPI_Isend"), isend_c("PMPI_Isend_c"), issend("PMPI_Issend"),
 int MessageOperation::begin_receive(MessageBufferRef buffer, int source, int tag,
                                     std::shared_ptr<ReceivedMessage> arrived) {
   began_ = engine::now();
+  received_from_ = {source, tag, buffer->nbytes};
   in_ = std::make_shared<ReceiveTask>(comm, std::move(buffer));
   if (!arrived) return in_->post(source, tag);
+  received_from_ = {source_of(arrived->status), tag_of(arrived->status), arrived->bytes.size()};
   in_->take(std::move(arrived));
   return 0;
 }
@@ -26,6 +30,7 @@ int MessageOperation::begin_send(MessageBufferRef buffer, std::shared_ptr<const 
                                  int dest, int tag, Name as) {
   if (!began_) began_ = engine::now();
   sent_ = buffer;
+  sent_to_ = {dest, tag, buffer->nbytes};
   const bool synchronous = as == Ssend || as == Issend || as == Ssend_init;
   if (chunks) {
     out_ = std::make_unique<CompressedSend>(comm, std::move(chunks), std::move(buffer));
@@ -59,6 +64,24 @@ void MessageOperation::fill_status(void* status) const {
 void MessageOperation::cancel() {
   if (in_) in_->cancel();
   if (plain_ && !in_) mpi_cancel.call(&request_);
+}
+
+// Names the parts that are not complete yet.
+std::string MessageOperation::text() const {
+  const auto part = [](const char* preposition, const Envelope& one) {
+    const std::string size = " of " + std::to_string(one.nbytes) + " bytes ", to = preposition;
+    const std::string peer =
+        one.peer == library().any_source ? "any rank" : "rank " + std::to_string(one.peer);
+    return size + to + peer + " with " +
+           (one.tag == library().any_tag ? "any tag" : "tag " + std::to_string(one.tag));
+  };
+  Tasks sends;
+  if (out_) sends = out_->tasks();
+  if (plain_) sends.push_back(plain_);
+  const bool receives = in_ && !in_->done();
+  const bool is_sent = std::all_of(sends.begin(), sends.end(), [](const auto& task) { return task->done(); });
+  return std::string(text_of(name)) + (is_sent ? "" : part("to ", sent_to_)) +
+         (is_sent || !receives ? "" : " and") + (receives ? part("from ", received_from_) : "");
 }
 
 void MessageOperation::abandon() {

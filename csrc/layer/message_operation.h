@@ -33,8 +33,15 @@ class MessageOperation : public PendingOperation {
   void finish() override;
   int conclude() override;
   int problem() override { return 0; }
+  std::string text() const override;
 
  private:
+  // The other rank of a message, its tag and size.
+  struct Envelope {
+    int peer, tag;
+    uint64_t nbytes;
+  };
+  Envelope sent_to_ = {}, received_from_ = {};
   std::shared_ptr<ReceiveTask> in_;
   std::unique_ptr<CompressedSend> out_;
   MessageBufferRef sent_;

@@ -97,6 +97,16 @@ engine::End OperationGroup::wait(double seconds, const std::function<bool()>& in
   return the_engine().progress().wait(all, [this] { return ended(); }, seconds, interrupted);
 }
 
+bool OperationGroup::tell_long_wait_of_calls() {
+  bool any = false;
+  for (const Note& note : notes_) {
+    if (!note.call || note.call->ended()) continue;
+    note.call->note_long_wait();
+    any = true;
+  }
+  return any;
+}
+
 // Engine calls are given up by themselves.
 bool OperationGroup::may_stall() {
   return std::any_of(plain_.begin(), plain_.end(), [](const auto& part) { return !part->done(); });

@@ -26,6 +26,9 @@ class OperationGroup : public engine::PendingTask, public std::enable_shared_fro
   // Waits at most `seconds` for the end.
   engine::End wait(double seconds, const std::function<bool()>& interrupted);
 
+  // Lets the engine's calls that have not ended tell the user of a long wait; false if there are none.
+  bool tell_long_wait_of_calls();
+
   // True if the ranks have called different operations, which ends the group before its calls.
   bool differs() const { return check_ && check_->differs(); }
   bool is_late() const { return end() != engine::End::DONE; }  // true if there was no progress for too long

@@ -1,7 +1,9 @@
 #include "pending_operation.h"
 
+#include <cstdio>
 #include <limits>
 
+#include "check.h"
 #include "engine/clock.h"
 #include "engine/task_group.h"
 #include "requests.h"
@@ -48,7 +50,8 @@ int PendingOperation::wait() {
     const Tasks all = tasks();
     {
       ReleaseGil released_gil;
-      end_with(the_engine().wait(all, std::numeric_limits<double>::infinity(), never_interrupted));
+      end_with(the_engine().wait(all, std::numeric_limits<double>::infinity(), never_interrupted,
+                                 [this] { tell_long_wait(); }));
     }
     return conclude_once();
   });
@@ -89,17 +92,35 @@ int PendingOperation::conclude_once() {
 
 int PendingOperation::outcome_of_end() {
   if (end() != engine::End::DONE) {
+    const std::string waited = end() == engine::End::TIMEOUT ? wait_text(timeout_text()) : "";
     cancel();
     abandon();
     const int own = failure();
     comm->fail(std::string(text_of(name)) + (own ? " has ended with an error" : " was interrupted"));
-    if (end() == engine::End::TIMEOUT) return code_of(TIMEOUT, late_text());
+    if (end() == engine::End::TIMEOUT)
+      return code_of(TIMEOUT, waited + "; the communicator is in an error state");
     return own ? own : code_of(BROKEN, comm->why_broken());
   }
   if (finish_code_) return finish_code_;
   const int code = problem();
   return code ? code : conclude();
 }
+
+std::string PendingOperation::wait_text(const std::string& time) const {
+  const engine::AwaitedRanks found = awaited();
+  const std::string said = text() + " has waited " + time;
+  if (found.ranks.empty()) return said;
+  if (found.only_receive) return said + " for " + named(found.ranks) + " to receive";
+  return said + (found.are_silent ? " for " : " for more from ") + named(found.ranks);
+}
+
+void PendingOperation::tell_long_wait() noexcept try {
+  if (!tells(awaited()) || comm->has_told[name].exchange(true)) return;
+  char time[40];
+  snprintf(time, sizeof time, "%g s", the_engine().progress().notice_seconds());
+  fprintf(stderr, "compcoll: rank %d of %d: %s; COMPCOLL_TIMEOUT=SECONDS makes it an error\n", comm->rank,
+          comm->size, wait_text(time).c_str());
+} catch (...) {}  // out of memory
 
 void PendingOperation::fill_status(void* status) const {
   status_set_elements.call(status, library().byte, 0);

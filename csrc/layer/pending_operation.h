@@ -47,8 +47,17 @@ class PendingOperation : public engine::PendingTask, public std::enable_shared_f
   // Fills the status of the operation's request after the end.
   virtual void fill_status(void* status) const;
   virtual void cancel() {}
+  // Says how long the call has waited, and for which ranks: "Allreduce of 9 float32 has waited 60 s for rank 3".
+  std::string wait_text(const std::string& time) const;
 
  protected:
+  // The call in words.
+  virtual std::string text() const = 0;
+  virtual engine::AwaitedRanks awaited() const { return {}; }
+  // True if this rank tells the user that the call waits for these ranks: in a large communicator only some
+  // ranks do.
+  virtual bool tells(const engine::AwaitedRanks&) const { return true; }
+  void tell_long_wait() noexcept override;
   using Tasks = std::vector<std::shared_ptr<engine::Task>>;
   virtual Tasks tasks() = 0;
   // The tasks of a submitted operation, as one task.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 
+#include "check.h"
 #include "devices.h"
 #include "message_chunks.h"
 
@@ -13,6 +14,9 @@ namespace {
 MpiFunction allreduce("PMPI_Allreduce");
 
 thread_local int phase = 0;
+
+// The longest text of a call, which may list a count for each rank.
+constexpr size_t most_characters = 100;
 
 CallPlan left_to_mpi(const Comm& comm, std::shared_ptr<const Decision> why, bool strict_refuses) {
   CallPlan plan;
@@ -217,6 +221,8 @@ Description::Description(const CollectiveCall& call, std::string comm_name, uint
       comm_name(std::move(comm_name)),
       phase(layer::phase) {
   call.blocks(&sent, &received);
+  plan->text = text_of(call, sent, received);
+  if (plan->text.size() > most_characters) plan->text.replace(most_characters, std::string::npos, "...");
   describe(sent, &send);
   describe(received, &recv);
 }

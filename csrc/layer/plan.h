@@ -43,6 +43,7 @@ enum class Execution {
 
 struct CallPlan {
   Execution execution = Execution::mpi;
+  std::string text;  // a collective in words
   std::shared_ptr<const Decision> declined;  // why MPI carries out the call; null for small calls
   std::shared_ptr<TrialWindow> trial;  // null if the decision is final
   std::vector<PlannedSchedule> schedules;

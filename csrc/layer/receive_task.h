@@ -39,7 +39,9 @@ class ReceiveTask : public engine::Task {
   void rest(double seconds) override {
     first_up_.is_on_device() ? first_up_.rest(seconds) : run_ ? run_->rest(seconds) : Task::rest(seconds);
   }
-  void waited(double seconds) override { run_ ? run_->waited(seconds) : void(); }
+  void waited(double seconds) override {
+    run_ ? run_->waited(seconds) : void(stats_.wait_seconds += seconds);
+  }
 
   // Ends a task that is done: writes the values that are not in the buffer yet, and sets `error`.
   void finish();

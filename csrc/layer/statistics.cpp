@@ -18,6 +18,13 @@ const char* text_of(int name) {
   return texts[name];
 }
 
+std::string text_of(Name collective, Form form) {
+  std::string text = text_of(collective);
+  if (form == nonblocking) text[0] = char(tolower(text[0])), text = "I" + text;
+  if (form == persistent) text += "_init";
+  return text;
+}
+
 std::shared_ptr<const Decision> decision_by_mpi(std::string reason) {
   auto decision = std::make_shared<Decision>();
   decision->reason = std::move(reason);

@@ -25,6 +25,7 @@ enum Name {
 };
 const char* text_of(int name);
 enum Form { blocking, nonblocking, persistent, n_forms };
+std::string text_of(Name collective, Form form);  // such as "Ibcast" or "Bcast_init"
 
 // The decision on how to carry out a call, or a part of it.
 struct Decision {

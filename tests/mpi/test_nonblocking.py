@@ -51,6 +51,24 @@ def test_derived_types_come_back_when_waited_for(comm, ours, agree):
     assert agree(bits(table[:, 0].copy()) == bits(want) and not table[:, 1].any())
 
 
+@pytest.mark.parametrize("call", ["Iallgather", "Irecv", "Recv"])
+def test_reports_have_the_time_of_waiting(comm, ours, agree, call):
+    """The report of a call that waits for a late rank 0 has most of that time as ``wait``."""
+    if comm.size == 1 or not ours._marked.facts.multithreaded:
+        pytest.skip("needs another rank, and MPI_THREAD_MULTIPLE")
+    sent, got = data(N, "f4", comm.rank), np.zeros(N * comm.size, "f4")
+    comm.Barrier()
+    if comm.rank == 0:
+        time.sleep(0.3)
+    if call == "Iallgather":
+        ours.Iallgather(sent, got).Wait()
+    elif comm.rank == 0:
+        ours.Send(sent, 1)
+    elif comm.rank == 1:
+        ours.Irecv(got, 0).Wait() if call == "Irecv" else ours.Recv(got, 0)
+    assert agree(comm.rank != 1 or 0.1 < ours.report.seconds["wait"] <= ours.report.seconds["total"])
+
+
 def test_bounds_and_reports(comm, agree):
     ours = compcoll.Comm(comm, codec="szp:abs=1e-3", min_nbytes=0)
     mine = np.sin(np.arange(N, dtype="f4") / 50 + comm.rank)

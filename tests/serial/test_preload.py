@@ -172,6 +172,22 @@ def test_messages(build, mpi):
 
 @pytest.mark.parametrize("mpi", C_COMPILERS)
 @pytest.mark.exhaustive(but=1)
+def test_calls_that_wait_say_so(build, mpi):
+    """The rank that waits for the other names its call, and the late rank if it is known."""
+    result = accelerated("-q", build("late.c", C_COMPILERS[mpi][0]), 0, 1000, COMPCOLL_NOTICE="0.3")
+    calls = (
+        "Allreduce of 131072 float64 has waited 0.3 s for rank 0",
+        "Recv of 1048576 bytes from any rank with tag 7 has waited 0.3 s",
+    )
+    expected = [
+        f"compcoll: rank 1 of 2: {call}; COMPCOLL_TIMEOUT=SECONDS makes it an error" for call in calls
+    ]
+    assert [line for line in result.stderr.splitlines() if line in expected] == expected, result.stderr
+    assert result.returncode == 0
+
+
+@pytest.mark.parametrize("mpi", C_COMPILERS)
+@pytest.mark.exhaustive(but=1)
 def test_statuses(build, mpi):
     compiler, mpiexec = C_COMPILERS[mpi]
     program = build("statuses.c", compiler)

@@ -169,6 +169,26 @@ def test_an_error_reaches_every_waiter(world, agree):
     dist.destroy_process_group(group)
 
 
+def test_a_wait_says_so_once(world, capfd):
+    """Rank 1 waits for rank 0, and says on stderr in which operation."""
+    group = dist.new_group()
+    state_of(group).notice = 0.3
+    capfd.readouterr()
+    for call in (dist.all_reduce, lambda one, group: dist.broadcast(one, 0, group=group)):
+        dist.barrier()
+        if dist.get_rank() == 0:
+            time.sleep(1)
+        call(torch.ones(4), group=group)
+    said = capfd.readouterr().err
+    end = "has waited 0.3 s; COMPCOLL_TIMEOUT=SECONDS makes it an error"
+    expected = [
+        f"compcoll: rank 1 of {dist.get_world_size()}: {op} {end}" for op in ("allreduce", "broadcast")
+    ]
+    lines = [line for line in said.splitlines() if line in expected]
+    assert dist.get_rank() != 1 or lines == expected, said
+    dist.destroy_process_group(group)
+
+
 def test_a_time_out_names_who_is_missing(world):
     """A time-out of a receive names the missing rank, and its group is in an error state afterwards."""
     group = dist.new_group(timeout=timedelta(seconds=1))
