@@ -5,6 +5,8 @@
 GPUs are given by number (`NO_GPU` is the host), and memory by address.
 """
 
+import threading
+
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libcpp.memory cimport unique_ptr
 from libcpp.vector cimport vector
@@ -20,6 +22,7 @@ cdef extern from "sched.h" nogil:
 
 cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
+    int Py_AddPendingCall(int (*)(void*) except -1, void*)
 
 NO_GPU = -1
 
@@ -47,15 +50,30 @@ def add_kernels(int gpu, dict functions):
 
 
 _find_stream = None
+# Exceptions of signal handlers, which Python raises in the main thread when the call has returned.
+cdef list postponed = []
+
+
+cdef int raise_postponed(void* nothing) except -1:
+    raise postponed.pop(0)
 
 
 cdef void find_stream(int gpu, vector[void*]* streams) noexcept with gil:
-    try:
-        stream = _find_stream(gpu)
+    cdef list problems = []
+    while len(problems) < 3:  # what a signal's handler raises does not come again
+        try:
+            stream = _find_stream(gpu)
+        except BaseException as problem:
+            problems.append(problem)
+            continue
         if stream is not None:
             streams.push_back(<void*><uintptr_t>stream)
-    except BaseException:  # the library is being imported, or is shutting down
-        pass
+        break
+    else:  # the library is being imported, or is shutting down
+        problems = [problem for problem in problems if not isinstance(problem, Exception)]
+    if problems and threading.current_thread() is threading.main_thread():
+        postponed.append(problems[0])
+        Py_AddPendingCall(raise_postponed, NULL)
 
 
 def set_find_stream(find):

@@ -101,10 +101,10 @@ _OURS: list[Any] = []
 
 
 def _stream_of_cupy(gpu: int) -> int | None:
-    cupy = sys.modules.get("cupy")
-    if cupy is None or not hasattr(cupy, "cuda"):
+    find = getattr(getattr(sys.modules.get("cupy"), "cuda", None), "get_current_stream", None)
+    if find is None:  # not imported, or not as a whole yet
         return None
-    stream: int = cupy.cuda.get_current_stream(gpu).ptr
+    stream: int = find(gpu).ptr
     return None if _OURS and not stream and "torch" in sys.modules else stream
 
 

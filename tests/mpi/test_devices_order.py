@@ -194,6 +194,28 @@ def test_an_interrupt_while_a_stream_is_held(comm, agree, device, spec):
     assert agree(same(ours, host))
 
 
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "none"])
+def test_an_interrupt_while_the_stream_is_looked_up(comm, agree, cupy, device, spec, monkeypatch):
+    """An interrupt in CuPy's code is raised from the call, which still comes after the work of the stream."""
+    c, send = compcoll.Comm(comm, codec=spec, min_nbytes=0), walk(comm.rank, N * comm.size)
+    c.Alltoall(send, host := np.zeros_like(send))
+    mine, ours = device.array(np.zeros_like(send)), device.array(np.zeros_like(send))
+    find, signals = cupy.cuda.get_current_stream, [signal.SIGINT]
+
+    def interrupted(index=-1):
+        if signals:
+            signal.raise_signal(signals.pop())
+        return find(index)
+
+    with Stream(device):
+        device.fill_later(mine, send)
+        monkeypatch.setattr(cupy.cuda, "get_current_stream", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            c.Alltoall(mine, ours)
+        assert agree(not signals and same(ours, host))
+        c.Alltoall(mine, ours)  # raises nothing more
+
+
 class Captured:
     """Capture of a stream into a graph; `end` returns True if the capture is still valid."""
 
