@@ -221,6 +221,8 @@ def test_mpi_tells_what_it_has_run_out_of(comm, agree):
             make()
         assert agree(found.value.Get_error_class() == plain.value.Get_error_class())
         kept.append(comm.Dup())  # what was made in vain has been freed
+    with pytest.raises(MPI.Exception, match="Too many communicators"):
+        ours.Bcast_init(np.zeros(N))
     for one in kept:
         one.Free()
     part = ours.Split()
