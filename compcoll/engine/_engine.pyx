@@ -166,7 +166,7 @@ cdef class PreparedCall:
 
 def stalled():
     """The error of calls that made no progress for `stall_seconds`."""
-    text = f"waited for messages for more than COMPCOLL_TIMEOUT = {stall_seconds:g} s"
+    text = f"a call has waited more than COMPCOLL_TIMEOUT = {stall_seconds:g} s"
     return TimeoutError(f"{text}; the communicator is in an error state")
 
 

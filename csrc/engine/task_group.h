@@ -36,7 +36,9 @@ class TaskGroup : public Task {
   bool is_on_device() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->is_on_device(); });
   }
-  void waited(double seconds) override { parts_[0]->waited(seconds); }
+  void waited(double seconds) override {
+    if (!parts_.empty()) parts_[0]->waited(seconds);
+  }
   const Parts& parts() const { return parts_; }
 
  private:
