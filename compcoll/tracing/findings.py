@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from compcoll.operations import blocking_name
+from compcoll.operations import ALGORITHMS, blocking_name
 from compcoll.tracing.reader import Program
 from compcoll.tracing.rows import Kind, Row, by_reason, grouped, kind_of
 from compcoll.tracing.words import nbytes_text, plural, seconds_text
@@ -27,7 +27,7 @@ _LINES, _PLACES = 40, 3
 def facts_of(program: Program) -> list[tuple[str, str]]:
     """Date, command, ranks, link and versions of a run; ``unknown`` in traces without them."""
     head, unknown = program.ranks[0].head, "unknown"
-    hosts = Counter(str(rank.head.get("host", unknown)) for rank in program.ranks)
+    hosts = Counter(rank.head["host"] for rank in program.ranks)
     nodes, link = head.get("nodes"), head.get("link")
     placed = f"{plural(program.size, 'rank')} on an unknown number of nodes"
     if nodes:
@@ -61,10 +61,11 @@ class _Vain:
     def line(self) -> str:
         """The calls, their bytes and their coding."""
         row, kind = self.row, self.kind
+        calls = f"{row.per_rank(True)} call{'s' * (row.calls > len(row.ranks))} per rank"
         coding = f"{seconds_text(row.coding)} of coding on each rank"
         saved = "" if self.saved is None else f", for {seconds_text(self.saved)} of the link"
         return (
-            f"{kind.name}, {kind.size}, {row.per_rank(True)} calls per rank: "
+            f"{kind.name}, {kind.size}, {calls}: "
             f"{nbytes_text(row.raw)} became {nbytes_text(row.wire)} ({row.ratio:.2f}x), {coding}{saved}"
         )
 
@@ -73,7 +74,10 @@ class _Vain:
         """The rule of a policy that leaves such calls to MPI, as TOML."""
         known = self.kind.dtype not in ("unknown", "other", "-")
         dtype = f'dtype = "{self.kind.dtype}", ' if known else ""
-        return f'{{op = "{blocking_name(self.kind.op)}", {dtype}codec = "none"}}'
+        op = blocking_name(self.kind.op)
+        if op not in ALGORITHMS:  # as Ssend and Sendrecv_replace
+            op = "Sendrecv" if op.startswith("Sendrecv") else "Send"
+        return f'{{op = "{op}", {dtype}codec = "none"}}'
 
 
 def in_vain(program: Program) -> list[str]:
@@ -112,7 +116,7 @@ def _saved_seconds(program: Program, row: Row) -> float | None:
 
 def _links(program: Program) -> int:
     """Number of links that the bytes of all ranks share: one for each node, or each rank of a single node."""
-    hosts = [rank.head.get("host") for rank in program.ranks]
+    hosts = [rank.head["host"] for rank in program.ranks]
     nodes = len(set(program.ranks[0].head.get("nodes") or hosts))
     return nodes if nodes > 1 else program.size
 

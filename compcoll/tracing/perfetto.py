@@ -49,7 +49,7 @@ def events(program: Program) -> Iterator[dict[str, Any]]:
     """Trace events: complete ones ("X") in microseconds, and the names of processes and threads ("M")."""
     for rank in program.ranks:
         pid = rank.rank
-        yield from _named("process", pid, 0, f"rank {pid} on {rank.head.get('host', '')}", pid)
+        yield from _named("process", pid, 0, f"rank {pid} on {rank.head['host']}", pid)
         lanes = {track: _Lanes(first) for track, first in _TRACKS.items()}
         for call in rank.calls:
             yield from _of_call(pid, call, lanes)

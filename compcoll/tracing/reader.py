@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from json import loads
 from pathlib import Path
 from sys import float_info, intern
@@ -19,8 +20,8 @@ from compcoll.tracing.words import plural
 
 __all__ = ["Measured", "Program", "Rank", "TracedCall", "read"]
 
-#: Upper limit of plausible clock readings and times of day, in seconds.
-_MOST_SECONDS = 1e12
+#: Upper limits of plausible clock readings and of times of day, in seconds.
+_MOST_SECONDS, _LATEST = 1e12, 6e10
 
 
 @dataclass(slots=True)
@@ -156,9 +157,9 @@ def read(folder: Path) -> Program:
         if rank not in kept:
             notes.append(f"rank {rank.rank}: its file is of another run, and left out")
     there = {rank.rank for rank in kept}
-    absent = [str(r) for r in range(latest.size) if r not in there]
+    absent = list(islice((str(r) for r in range(latest.size) if r not in there), 20))
     if absent:
-        notes.append(f"no file of rank{'s' * (len(absent) > 1)} {', '.join(absent[:20])} of {latest.size}")
+        notes.append(f"no file of rank{'s' * (len(absent) > 1)} {', '.join(absent)} of {latest.size}")
     for rank in kept:
         notes.extend(rank.faults())
     _put_on_one_clock(kept, notes)
@@ -209,7 +210,9 @@ def _head(line: dict[str, Any], name: str) -> Rank:
         raise ValueError(f"rank {rank} of {size}")
     if name != f"rank{rank:05d}.jsonl":
         raise ValueError(f"it is the file of rank {rank}")
-    line |= {"date": _number(line["date"]), "at": _number(line["at"])}
+    line = {key: value for key, value in line.items() if key not in ("nodes", "link")}  # of later lines
+    line |= {"date": _number(line["date"], _LATEST), "at": _number(line["at"])}
+    line["host"] = _printable(str(line.get("host", "unknown")))
     command = line.get("command") or line.get("program")
     line["command"] = [_printable(str(word)) for word in command] if isinstance(command, list) else []
     versions = dict(line.get("versions", {}))

@@ -52,7 +52,7 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
 
 def tables_of(program: Program) -> list[Table]:
     """Make all tables of a program with calls."""
-    hosts = {rank.rank: rank.head.get("host", "") for rank in program.ranks}
+    hosts = {rank.rank: rank.head["host"] for rank in program.ranks}
     ranks = grouped(program, lambda rank, _: (rank, hosts[rank]))
     for (rank, _), row in ranks.items():
         row.ranks = [rank]

@@ -53,6 +53,12 @@ def test_damage_is_named_and_the_rest_is_read(tmp_path):
     assert all(note in (tmp_path / "report.html").read_text() for note in program.notes)
 
 
+def test_a_size_that_is_damaged_costs_no_memory(tmp_path):
+    """A report names the first 20 ranks without a file, however many there are."""
+    write_rank(tmp_path, 0, 1 << 62, calls=[(1.0, 0.5)])
+    assert read(tmp_path).notes[0].endswith(f"19, 20 of {1 << 62}")
+
+
 DAMAGED = [
     *("[1, 2]", "[]", "7", "[" * 100000),
     *({"start": -1e300}, {"start": "soon"}, {"op": 7}, {"reason": 3}, {"comm": None}, {"codec": ["mpc"]}),
@@ -79,6 +85,7 @@ def test_a_damaged_first_line_is_named(tmp_path):
         ({"rank": 0}, "it is the file of rank 0"),
         ({"rank": 2}, "rank 2 of 2"),
         ({"date": "today"}, "'today' is not a number"),
+        ({"date": 1e12}, "1000000000000.0 is not a number, or too large"),
         ([1], "its line is no JSON object"),
         (None, "it has no 'trace'"),
     ):
@@ -90,7 +97,9 @@ def test_a_damaged_first_line_is_named(tmp_path):
 
 
 def test_names_that_are_not_in_utf_8_are_shown(tmp_path):
-    path = write_rank(tmp_path, 0, 1, calls=[(1.0, 0.5)])
+    path = write_rank(
+        tmp_path, 0, 1, calls=[(1.0, 0.5)], job={"host": "h\udcff", "versions": {"numpy": "\udcff"}}
+    )
     path.write_text(path.read_text().replace("p.py", "p\\udcff.py").replace('["p"]', '["p\\udcff"]'))
     result = report(tmp_path)
     assert result.exit_code == 0, result.output
@@ -217,6 +226,17 @@ def test_calls_in_vain_are_named_with_a_rule(tmp_path):
     assert "Allgather of uint8, below 1 KiB" not in findings.conclusion(program)
     write_rank(tmp_path, 0, 1, calls=calls[-1:], job={"nodes": [0], "link": 1e6})
     assert findings.in_vain(read(tmp_path)) == []
+
+
+def test_rules_for_calls_in_vain_name_operations_of_policies(tmp_path):
+    """Forms of a send or of an exchange have the rule of their operation."""
+    ops = ("Ssend", "Ibsend", "Rsend_init", "Isendrecv_replace", "Allreduce_init")
+    calls = [(float(i), 0.5, {"op": op, "bytes": 1000, "wire_bytes": 1000}) for i, op in enumerate(ops)]
+    write_rank(tmp_path, 0, 1, calls=calls)
+    *lines, advice = findings.in_vain(read(tmp_path))
+    assert all("1 call per rank" in line for line in lines)
+    policy = Policy.from_mapping(tomllib.loads(advice[advice.index("rule = ") :]))
+    assert {rule.op for rule in policy.rules} == {("Send",), ("Sendrecv",), ("Allreduce",)}
 
 
 def test_the_run_is_described(tmp_path):
