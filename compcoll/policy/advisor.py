@@ -221,11 +221,13 @@ class Advisor:
         """Keep the outcome of a trial for later jobs, and decide nonblocking calls again."""
         _engine.forget_calls()
         about = self.measured.about
-        if about is None or _WORLD.Get_rank() or not known.pairs[0]:
+        if about is None or _WORLD.Get_rank():
             return
-        before_finalize(store().write)
         call = *self._row_kind(op, dtype, decision), nbytes
         store().end(about, Begun(*call))
+        if not known.pairs[0]:
+            return
+        before_finalize(store().write)
         if not known.spread <= MOST_SPREAD:
             return
         if not all(0 < seconds < inf for seconds in (*known.seconds, *known.in_call)):

@@ -247,6 +247,23 @@ def test_a_trial_goes_on_in_the_next_job(comm, agree, known_link, folder, smooth
     assert agree("trial of" in next_job.report.reason)
 
 
+def test_a_trial_that_ends_without_an_outcome_is_forgotten(
+    comm, agree, known_link, folder, smooth, monkeypatch
+):
+    """A kind that is left to plain MPI leaves no pairs, from which the next job would go on."""
+    make_clear(monkeypatch, 0.5)
+    monkeypatch.setattr(trial, "WARM_NBYTES", 0)
+    monkeypatch.setattr(trial, "outcome", lambda *_: trial.Known(False, source="plain MPI"))
+    ours, got = make(comm), np.empty_like(smooth)
+    ways(ours, lambda: ours.Alltoall(smooth, got), 2 + 4 * 4 + 1)
+    if folder is not None:
+        table.store().write()
+        about = ours._marked.measured.about
+        assert agree(table.store().found(about).begun == [])
+    else:
+        assert agree(True)
+
+
 def test_a_row_that_is_no_longer_so(comm, agree, known_link, folder, smooth, monkeypatch):
     """If a row does not hold any more, ranks agree so after 16 calls, and try both ways again."""
     monkeypatch.setattr(trial.Pair, "part", property(lambda self: 3.0))
