@@ -32,8 +32,9 @@ BLOCK_SECONDS, MOST_CALLS = 8e-3, 96
 FEW_PAIRS, MOST_PAIRS = 3, 8
 #: Fraction of coding, or of the wire time if that is shorter, that the other cannot hide at best.
 ALONE = 0.25
-#: Fractions of plain MPI's time from which one pair of large calls, or each of two, ends a trial.
-HOPELESS, POOR = 2.0, 1.25
+#: Fraction of plain MPI's time from which each of the first two pairs of large calls ends a trial. The first
+#: pair alone does not, as it touches the memory of compressed calls first.
+POOR = 1.25
 #: Fraction of the time on the link from which a plain block has not passed in a shaper's bucket.
 FULL = 0.9
 #: Calls of a chosen way after which its time and ratio are checked, then the interval of later checks; and
@@ -215,9 +216,7 @@ class Kind:
         parts = [pair.part for pair in counted]
         middle = median(parts) if parts else inf
         # Small calls end before a bucket is empty, so their first pair is meaningless.
-        is_poor = self._is_large and (
-            first.part > HOPELESS or (bool(parts) and min(first.part, parts[0]) > POOR)
-        )
+        is_poor = self._is_large and bool(parts) and min(first.part, parts[0]) > POOR
         won = sum(part < 1 for part in parts)
         is_sure = len(parts) == FEW_PAIRS and won in (0, FEW_PAIRS) and abs(middle - 1) > 1 - GAIN
         if not (is_poor or is_sure or is_last):

@@ -249,7 +249,7 @@ JOB = """
 import sys, numpy as np, compcoll
 from mpi4py import MPI
 from compcoll.policy import advisor, trial
-advisor._links["node"] = 1e-9
+advisor._links["node"] = 1e-8  # blocks of two calls
 trial.Pair.part, trial.FULL = property(lambda self: 0.5), 0.0
 trial.Kind._weigh = lambda self, agree, speed: self._begin_pairs(trial._State.TRIAL)
 ours = compcoll.Comm(MPI.COMM_WORLD, "lossless", when="pays")
