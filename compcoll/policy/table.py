@@ -45,8 +45,8 @@ __all__ = [
     "tables",
 ]
 
-#: Bytes of the largest file that is read.
-MOST_NBYTES = 1 << 20
+#: Bytes of the largest file that is read; a full one of 1,000 nodes has some 10 MiB.
+MOST_NBYTES = 16 << 20
 #: Largest plausible count, time in seconds or fraction; times and fractions are also above its inverse.
 LARGEST = 1e12
 #: Number of newest rows and of newest begun trials that a file keeps; they have some 500 and 1,500 bytes.

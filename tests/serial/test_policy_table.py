@@ -58,6 +58,15 @@ def test_a_trial_that_a_job_began_is_kept_until_one_ends_it(folder):
     assert (found.all, found.begun) == ([ROW], [])
 
 
+def test_a_full_table_of_many_nodes_is_read(folder):
+    """The limit on a file's size does not refuse what jobs write."""
+    ranks = (8,) * 256
+    rows = [replace(ROW, ranks_a_node=ranks)] * table.MOST_ROWS
+    begun = [replace(BEGUN, ranks_a_node=ranks)] * table.MOST_BEGUN
+    table.write_file(folder, ABOUT, rows, begun)
+    assert read_file(folder / ABOUT.name)[1] == Rows(rows, begun)
+
+
 def test_versions_before_begun_trials(folder):
     """A table without begun trials is read, and readers that look for rows alone find all of them."""
     store = Store()
