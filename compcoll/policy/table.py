@@ -45,7 +45,7 @@ __all__ = [
     "tables",
 ]
 
-#: Bytes of the largest file that is read; a full one of 1,000 nodes has some 10 MiB.
+#: Bytes of the largest file that is read; a full one of 1,000 nodes has some 9 MB.
 MOST_NBYTES = 16 << 20
 #: Largest plausible count, time in seconds or fraction; times and fractions are also above its inverse.
 LARGEST = 1e12
