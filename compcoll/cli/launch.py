@@ -97,7 +97,8 @@ def end(status: int) -> NoReturn:
     from mpi4py import MPI
 
     MPI.COMM_WORLD.Barrier()  # the first rank that ends may end them all
-    MPI.Finalize()  # mpi4py would call MPI_Abort otherwise
+    if is_launched():
+        MPI.Finalize()  # mpi4py would call MPI_Abort otherwise
     raise SystemExit(status)
 
 
