@@ -115,6 +115,7 @@ def test_a_call_that_waits_says_so_once():
 
 
 @pytest.mark.parametrize(("notice", "seconds"), [("60", "0"), ("0", "0.5")])
+@pytest.mark.exhaustive(but=1)
 def test_nothing_is_said(notice, seconds):
     """No notice if no call waits for so long, nor with COMPCOLL_NOTICE=0."""
     done = run(LATE.replace("SECONDS", seconds), COMPCOLL_NOTICE=notice)

@@ -272,6 +272,7 @@ if len(sys.argv) > 1:
 
 
 @pytest.mark.parametrize("ending", [[], ["finalize"]])
+@pytest.mark.exhaustive(but=1)
 def test_the_end_of_a_job_keeps_its_trial(folder, ending):
     """The second job ends the trial that the first one began, and the third begins with its outcome."""
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}

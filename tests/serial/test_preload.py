@@ -212,6 +212,7 @@ def test_communicators_inherit_what_is_known(build):
 
 
 @pytest.mark.parametrize("mpi", C_COMPILERS)
+@pytest.mark.exhaustive(but=1)
 def test_callbacks_of_attributes_run_as_plain(build, mpi):
     """Private communicators have none of the program's attributes."""
     compiler, mpiexec = C_COMPILERS[mpi]
