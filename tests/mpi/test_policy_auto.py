@@ -119,7 +119,7 @@ def test_all_kinds_are_tried(comm, agree, network, smooth, options):
             continue
         n, _ = trial.LARGE_BLOCK
         c, p = [True] * n, [False] * n
-        pairs = c + p if network == "fast" else c + p + p + c + c + p + p + c
+        pairs = c + p + p + c if network == "fast" else c + p + p + c + c + p + p + c
         rest = [network == "slow"] * (26 - 8 - len(pairs))
         assert agree(found == [False] * 8 + pairs + rest), (name, found, ours.report.reason)
         assert agree("measured" in ours.report.reason)
