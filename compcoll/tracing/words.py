@@ -11,8 +11,9 @@ def plural(count: float, noun: str) -> str:
 def seconds_text(value: float) -> str:
     """A time in the unit that suits it."""
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if value * factor >= 1:
-            return f"{value * factor:.3g} {unit}" if value * factor < 1000 else f"{value * factor:.0f} {unit}"
+        number = value * factor
+        if number >= 1:
+            return f"{number:.3g} {unit}" if number < 999.5 else f"{number:.0f} {unit}"
     return f"{1e6 * value:.2f} us"
 
 
