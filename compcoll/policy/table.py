@@ -261,7 +261,7 @@ class Store:
     def __init__(self) -> None:
         #: Outcomes of this job's trials.
         self.made: dict[About, dict[tuple[RowKind, int], Row]] = {}
-        #: Its trials that have begun; None where the trial has ended.
+        #: Trials that this job has begun; None where the trial has ended.
         self._begun: dict[About, dict[tuple[RowKind, int], Begun | None]] = {}
         self._written = -inf
         self._said = False

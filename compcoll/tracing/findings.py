@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from compcoll.operations import ALGORITHMS, blocking_name
 from compcoll.tracing.reader import Program
@@ -92,6 +93,7 @@ def in_vain(program: Program) -> list[str]:
     return [*(one.line for one in found[:_LINES]), advice]
 
 
+@lru_cache(maxsize=1)
 def _find_vain(program: Program) -> list[_Vain]:
     """Calls compressed in vain, those with most coding first; calls on trial do not count."""
     all_calls = grouped(program, lambda _, call: kind_of(call)).items()

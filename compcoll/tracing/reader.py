@@ -110,7 +110,7 @@ class Rank:
             yield f"rank {self.rank}: its file has {len(self.calls)} of {written}"
 
 
-@dataclass
+@dataclass(eq=False)  # hashed by identity
 class Program:
     """The trace of a program in a folder."""
 

@@ -204,7 +204,7 @@ def test_callbacks_of_attributes_run_once(nodes_of_one, comm, agree):
 
 
 def test_mpi_tells_what_it_has_run_out_of(comm, agree):
-    """All ranks get MPI's own error if it has no communicator left, and what exists still works."""
+    """Every rank gets MPI's own error if it has no communicator left, and what exists still works."""
     if MPI.get_vendor()[0] != "MPICH":
         pytest.skip("other libraries have room for tens of thousands")
     if comm.size == 1:

@@ -355,7 +355,7 @@ def test_a_wrapped_program_in_python_is_accelerated(program, tmp_path, wrapper):
 )
 @pytest.mark.exhaustive(but=1)
 def test_a_wrapped_program_may_begin_mpi_in_any_way(tmp_path, first):
-    """All ways to initialise MPI in Python lead to accelerated calls, messages included."""
+    """Each way to initialise MPI in Python leads to accelerated calls, messages included."""
     path = tmp_path / "program.py"
     library = str(Path(sys.prefix, "lib", "libmpi.so.12"))
     path.write_text(f"LIBRARY = {library!r}\n{first}\n{BYTES}MPI.Finalize()\n")
