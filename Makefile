@@ -145,8 +145,8 @@ bench: $(VENV)/.bench  ## Time Alltoall with and without compression, on 4 ranks
 	  [ $$status = 0 ] || exit $$status; \
 	done
 
-report: $(VENV)/.bench internals  ## Measure in the lab and write benchmarks/REPORT.md, as root
-	python -m benchmarks.report
+report: $(VENV)/.bench $(VENV)/.compare internals  ## Measure and write all tables, as root; QUICK=1: those of README and docs/benchmarks.md; ONLY=NAME: one
+	python -m benchmarks.report $(if $(QUICK),--quick) $(addprefix --only ,$(ONLY))
 
 bench-codecs: $(VENV)/.bench $(VENV)/.compare  ## Compare the codecs with those of others, one thread
 	@mkdir -p out

@@ -9,10 +9,18 @@ from pathlib import Path
 
 __all__ = ["commit", "machine"]
 
+#: Files that a measurement may change, as git's patterns.
+WRITTEN = (":(top,exclude)benchmarks/results", ":(top,exclude)*.md")
+
 
 def machine() -> dict[str, object]:
-    """Processor, cores and system."""
-    return {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform()}
+    """Processor, cores, system, and the instructions that the codecs use if the library is there."""
+    found = {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform()}
+    try:
+        from compcoll.core import _cpu
+    except ImportError:
+        return found
+    return {**found, "level": _cpu.level()}
 
 
 def _processor() -> str:
@@ -25,7 +33,7 @@ def _processor() -> str:
 
 
 def commit() -> str | None:
-    """The checked-out commit, with ``-dirty`` if more than results differ; None outside a repository."""
+    """The checked-out commit, with ``-dirty`` if more than results and pages differ; None without one."""
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
@@ -35,7 +43,15 @@ def commit() -> str | None:
         return done.stdout.strip()
 
     try:
-        changed = git("status", "--porcelain", "-uno", "--", "..", ":!results", ":!REPORT.md")
+        changed = git(
+            "status",
+            "--porcelain",
+            "-uno",
+            "--",
+            ":/",
+            ":(top,exclude)benchmarks/results",
+            ":(top,exclude)*.md",
+        )
         return git("rev-parse", "HEAD") + "-dirty" * bool(changed)
     except (OSError, subprocess.SubprocessError):
         return None

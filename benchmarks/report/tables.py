@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from ..osu.timing import CONTROL
 
-__all__ = ["link", "scaling", "speedups", "steps"]
+__all__ = ["CODECS", "FEW", "gains", "link", "scaling", "speedups", "steps"]
+
+#: Operations of the benchmarks that tables of pages show, and MPI's names for them.
+OPERATIONS = {
+    "alltoall": "Alltoall",
+    "allgather": "Allgather",
+    "bcast": "Bcast",
+    "reduce_scatter": "Reduce_scatter_block",
+    "allreduce": "Allreduce",
+}
+#: Rows of tables in their order, and those of a small table.
+CODECS = ("lossless", "int8", "zfp:rate=8", "bfp:bits=7", "gloo")
+FEW = ("lossless", "int8", "bfp:bits=7")
 
 
 def link(run: dict) -> str:
@@ -38,6 +50,31 @@ def speedups(runs: list[dict]) -> list[str]:
                 f"| {row['speedup']:.2f}{spread} | {row['ratio']:.2f} | {error} | {bound} |"
             )
     return lines
+
+
+def gains(runs: list[dict], links: tuple[str, ...] = (), names: tuple[str, ...] = CODECS) -> list[str]:
+    """Lines of a table with a row for each link and codec, and a column for each operation."""
+    lines = [
+        f"| link | codec | {' | '.join(OPERATIONS.values())} |",
+        "| --- | --- |" + " ---: |" * len(OPERATIONS),
+    ]
+    found = {(gbit(run), run["operation"], row["name"]): row for run in runs for row in run["rows"]}
+    for rate in links or dict.fromkeys(map(gbit, runs)):
+        plain = [f"{1e3 * found[rate, op, 'mpi']['seconds']['median']:.1f}" for op in OPERATIONS]
+        lines.append(f"| {rate} Gb/s | plain MPI, ms | {' | '.join(plain)} |")
+        for name in names:
+            cells = [found.get((rate, op, name)) for op in OPERATIONS]
+            if all(cells):
+                label = "none, gloo" if name == "gloo" else f"`{name}`"
+                text = " | ".join(f"{cell['speedup']:.2f}" for cell in cells if cell)
+                lines.append(f"| {rate} Gb/s | {label} | {text} |")
+    return lines
+
+
+def gbit(run: dict) -> str:
+    """Gb/s of the link, as the command has it."""
+    words = run["command"].split()
+    return words[words.index("--gbit") + 1]
 
 
 def times(row: dict) -> str:

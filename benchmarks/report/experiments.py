@@ -1,0 +1,231 @@
+"""The experiments of the report: what is run, for how long, and which rows its section shows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..osu.operations import COLLECTIVES, NONBLOCKING, OPERATIONS
+from . import figures, tables
+
+__all__ = ["RESULTS", "ROOT", "SHARED", "Experiment", "experiments"]
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+#: Folder of real data, which a clone lacks.
+SHARED = Path(os.environ.get("COMPCOLL_SHARED", ROOT.parent / "shared"))
+OPS = ("alltoall", "allgather", "bcast", "reduce_scatter", "allreduce")
+#: Codecs that are compared in most sections.
+CODECS = "bfp:bits=7,zfp:rate=8,int8,lossless"
+#: Words before a program that let it use a system's Open MPI.
+OPEN_MPI = ("env", "MPI4PY_MPIABI=openmpi", "MPI4PY_LIBMPI=libmpi.so.40")
+#: Simulated GB/s at which one core encodes, decodes and copies.
+SPEEDS = "--encode 2.76 --decode 2.64 --memory 15.75"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One section of the report.
+
+    Attributes
+    ----------
+    name, title, text : str
+        Name of its result file, its heading, and a description.
+    commands : list of list of str
+        Arguments of ``python -m``; ``--json FILE`` is appended.
+    figure : callable
+        Draws the runs into a file.
+    rows : callable
+        Returns the runs as lines of tables.
+    minutes : float
+        Time on two cores, about.
+    quick : bool
+        True if README or docs/benchmarks.md has a table of it.
+    needs : tuple of str
+        Modules, programs and files without which it is skipped.
+    """
+
+    name: str
+    title: str
+    text: str
+    commands: list[list[str]]
+    figure: Callable[[list[dict], Path], None] | None = None
+    rows: Callable[[list[dict]], list[str]] = tables.speedups
+    minutes: float = 1.0
+    quick: bool = False
+    needs: tuple[str, ...] = ()
+
+    @property
+    def stem(self) -> str:
+        """Name of the files in benchmarks/results/, without ending."""
+        return f"lab-{self.name}" if self.commands[0][0] == "benchmarks.netlab" else self.name
+
+    def missing(self) -> list[str]:
+        """The needs that this machine lacks."""
+        return [
+            need
+            for need in self.needs
+            if not (Path(need).exists() or shutil.which(need) or find_spec(need.partition(".")[0]))
+        ]
+
+
+def lab(
+    hosts: int, gbit: float, program: str, options: str, ranks: int = 1, open_mpi: bool = False
+) -> list[str]:
+    """Arguments that run a program in the lab: hosts, link rate, ranks per host."""
+    shape = ["benchmarks.netlab", "--hosts", str(hosts), "--gbit", f"{gbit:g}"]
+    shape += ["--ppn", str(ranks)] if ranks > 1 else []
+    shape += ["--open-mpi"] if open_mpi else []
+    osu = program in OPERATIONS or program in NONBLOCKING
+    module = ["benchmarks.osu", program] if osu else [f"benchmarks.{program}"]
+    return [*shape, "--", *OPEN_MPI * open_mpi, "python", "-m", *module, *options.split()]
+
+
+def experiments() -> Iterator[Experiment]:
+    """The report's sections, in order."""
+    yield from _collectives()
+    yield from _nodes()
+    yield from _programs()
+    yield from _scaling()
+
+
+def _collectives() -> Iterator[Experiment]:
+    """Between two and four hosts with a rank each."""
+    codecs = f"--codec {CODECS} --iters 5"
+    gloo = "--gloo" if find_spec("torch") else ""
+    yield Experiment(
+        "two-hosts",
+        "Two hosts, 32 MiB a message",
+        "Smooth float32 with noise, plain MPI in the same run, and torch.distributed's gloo where torch is "
+        "installed. The ratio is what the bytes allow.",
+        [lab(2, gbit, op, f"{codecs} {gloo} --sizes 32M") for gbit in (1, 2.5, 5, 10) for op in OPS],
+        figures.speedups,
+        minutes=5,
+        quick=True,
+    )
+    in_a_row = f"--codec {CODECS} --min-nbytes 1024 --iters 5 --max-seconds 4"
+    yield Experiment(
+        "small",
+        "Two hosts at 1 Gb/s, small messages",
+        "Many calls in a row without a barrier between them; what a message costs besides its bytes "
+        "decides. Each host has one half of the machine's cores.",
+        [
+            lab(2, 1, op, f"{in_a_row} --sizes {sizes} --in-a-row {calls}")
+            for op in OPS
+            for sizes, calls in (("4K,16K", 400), ("64K,256K", 40))
+        ],
+        minutes=2,
+        quick=True,
+    )
+    yield Experiment(
+        "four-hosts",
+        "Four hosts at 1 Gb/s, 8 MiB a message",
+        "All collectives; four ranks share two cores.",
+        [lab(4, 1, op, f"{codecs} --sizes 8M") for op in (*OPS, "gather", "scatter")],
+        minutes=2,
+    )
+    weights = SHARED / "data" / "transformer_weights.bf16"
+    yield Experiment(
+        "weights",
+        "Lossless bfloat16 weights, two hosts at 1 Gb/s",
+        "A trained transformer's weights.",
+        [
+            lab(2, 1, op, f"--codec lossless --sizes 32M --iters 5 --data {weights} --dtype bf16")
+            for op in OPS[1:3]
+        ],
+        needs=(str(weights),),
+    )
+
+
+def _nodes() -> Iterator[Experiment]:
+    """Hosts of several ranks, and the automatic choice."""
+    yield Experiment(
+        "shared-ports",
+        "Two hosts of eight ranks, 1 MiB a message",
+        "Eight ranks take turns at their host's link. MPICH's pairwise exchanges send every pair's block "
+        "through it, 64 of them each way; a ring sends 15, and that is most of what Reduce_scatter_block "
+        "gains. The link is slow so that 16 ranks on two cores are not what is measured. Alltoall is left "
+        "out: in one of two runs plain MPI stood still in it for nine minutes.",
+        [
+            lab(2, 0.1, op, "--codec raw,bfp:bits=7 --sizes 1M --iters 3 --warmup 1", ranks=8)
+            for op in OPS[1:]
+        ],
+        minutes=4,
+    )
+    nodes = "--codec bfp:bits=7,lossless --iters 9 --in-a-row 5"
+    short = "--codec bfp:bits=7 --sizes 32K --min-nbytes 1024 --in-a-row 100 --iters 9"
+    yield Experiment(
+        "nodes",
+        "Two hosts of four ranks, two levels",
+        "Ranks of a host share its memory, and its link; eight ranks share two cores. MPI polls no more than "
+        "once before it yields. Alltoall of 32 KiB is 4 KiB for each peer, 100 calls in a row.",
+        [
+            lab(2, gbit, op, f"{nodes} --sizes {size}", ranks=4)
+            for gbit in (1, 5)
+            for op, size in (("allreduce", "8M"), *((op, "4M") for op in OPS if op != "allreduce"))
+        ]
+        + [lab(2, gbit, "alltoall", short, ranks=4) for gbit in (1, 5)],
+        minutes=4,
+    )
+    auto = "--codec auto --control --sizes 64K,512K,8M --iters 100 --warmup 20 --max-seconds 5"
+    yield Experiment(
+        "auto",
+        "codec=auto in all collectives",
+        "The default. Two ranks that share memory, and two hosts. auto compresses only between hosts, where "
+        "trial calls show that it pays, and leaves floating-point sums to MPI. Speed-ups are of medians; +- "
+        'is two standard errors. "mpi again" is plain MPI against itself in the same run: its distance '
+        "from 1 is what the machine adds.",
+        [
+            lab(hosts, gbit, op, auto, ranks=2 // hosts)
+            for hosts, gbit in ((1, 0), (2, 1), (2, 5), (2, 10))
+            for op in COLLECTIVES
+            if op != "barrier"
+        ],
+        figures.auto,
+        minutes=25,
+    )
+
+
+def _programs() -> Iterator[Experiment]:
+    """Programs that use MPI or torch.distributed."""
+    yield Experiment(
+        "training",
+        "A training step between two hosts at 1 Gb/s",
+        "A GPT of 20 M parameters over torch.distributed: gloo beside this backend, in turns. The model "
+        "works on few bytes a step, so that what is sent decides; each way sends what torch asks for, in "
+        "float32 or bfloat16.",
+        [
+            lab(2, 1, "training.step", f"--way {way} --dtype {dtype}")
+            for way, dtype in (("fsdp", "f4"), ("fsdp", "bf16"), ("ddp", "f4"))
+        ],
+        None,
+        tables.steps,
+        minutes=2,
+        quick=True,
+        needs=("torch",),
+    )
+
+
+def _scaling() -> Iterator[Experiment]:
+    """Predictions for many ranks."""
+    yield Experiment(
+        "scaling",
+        "Up to 4096 ranks, predicted",
+        "The real algorithms in virtual time, the faster of one level and two, with eight and with 64 ranks "
+        "a node (up to as many ranks have a node each), and measured speeds of codec and memory on one core. "
+        "The first table's figure ends at an eighth. Alltoall, Allgather and Reduce_scatter_block with 1 MiB "
+        "for or from each peer. Plain MPI's algorithms are MPICH's for long messages, which look at nodes in "
+        "small Bcasts alone.",
+        [
+            f"benchmarks.scaling --networks 1gbe,10gbe,100gbe,ndr {SPEEDS} {nodes} {more}".split()
+            for nodes in ("", "--ranks-per-node 64")
+            for more in ("", "--operations Allreduce --buffer 1073741824")
+        ],
+        figures.scaling,
+        tables.scaling,
+        minutes=10,
+    )
