@@ -230,6 +230,4 @@ def _import_figure():
     try:
         return import_module("compcoll.cli.figure")
     except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"--out needs the package {error.name}; pip install 'compcoll[bench]' brings it"
-        ) from None
+        raise click.ClickException(f"--out needs the package {error.name}: pip install matplotlib") from None

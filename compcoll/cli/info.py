@@ -18,13 +18,13 @@ from compcoll.cli.output import wide_console
 from compcoll.core import environment
 from compcoll.preload import library_path
 
-#: Extras that bring optional packages.
+#: Optional packages, and what pip installs for each.
 _OPTIONAL = {
-    "cupy": "compcoll[cuda13]",
-    "torch": "compcoll[torch]",
-    "matplotlib": "compcoll[bench]",
-    "scipy": "compcoll[bench]",
-    "zfpy": "compcoll[compare]",
+    "cupy": "cupy-cuda13x nvidia-cuda-nvrtc nvidia-cuda-runtime",
+    "torch": "torch",
+    "matplotlib": "matplotlib",
+    "scipy": "scipy",
+    "zfpy": "zfpy",
 }
 
 
@@ -78,25 +78,25 @@ def _versions() -> dict[str, str]:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
-            missing = f"missing: pip install '{_OPTIONAL.get(package, package)}'"
+            missing = f"missing: pip install {_OPTIONAL.get(package, package)}"
             # CuPy's distributions are named after the CUDA version.
             found[package] = "installed" if find_spec(package) else missing
     return found
 
 
 def _mpi() -> dict[str, str]:
-    mpiexec = find_mpiexec() or "not found; pip install 'compcoll[mpich]' brings one"
+    mpiexec = find_mpiexec() or "not found; pip install mpich brings one"
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # no library, or one that cannot be loaded
         reason = str(error).splitlines()[0]
-        return {"library": f"not found ({reason}); pip install 'compcoll[mpich]'", "mpiexec": mpiexec}
+        return {"library": f"not found ({reason}); pip install mpich", "mpiexec": mpiexec}
     levels = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
     level = {getattr(MPI, f"THREAD_{name}"): name for name in levels}[MPI.Query_thread()]
     library = " ".join(MPI.Get_library_version().rstrip("\0").splitlines()[0].split())
     theirs = _library_of(mpiexec)
     if theirs and theirs not in library:
-        mpiexec += f" ({theirs}'s: each rank of another library would be alone)"
+        mpiexec += f" ({theirs}'s: ranks of another library would be alone, or refuse to start)"
     return {"library": library, "thread level": level, "mpiexec": mpiexec}
 
 

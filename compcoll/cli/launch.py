@@ -68,7 +68,7 @@ def _launch(ranks: int, program: list[str], mpiexec: str | None = None) -> tuple
         mpiexec = find_mpiexec()
         need_mpi(start=False)
     if mpiexec is None:
-        raise click.ClickException("mpiexec is not found; pip install 'compcoll[mpich]' brings one")
+        raise click.ClickException("mpiexec is not found; pip install mpich brings one")
     # Open MPI refuses more ranks than cores unless told otherwise: releases up to 4, and from 5.
     consent = {
         "OMPI_MCA_rmaps_base_oversubscribe": "true",

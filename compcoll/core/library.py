@@ -18,6 +18,6 @@ def check_mpi(*, start: bool = True) -> None:
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ImportError(
-            f"no MPI library was found ({reason}); pip install 'compcoll[mpich]' brings one, "
+            f"no MPI library was found ({reason}); pip install mpich brings one, "
             "and MPI4PY_LIBMPI names another"
         ) from None
