@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Context
-from math import inf, sqrt
+from math import ceil, inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,10 @@ from compcoll.codecs.registry import codec_class
 from compcoll.codecs.specs import takes
 from compcoll.core import dtypes
 
-__all__ = ["Goal", "Ladder", "curve", "ladders", "sample", "search", "sorted_by_cost"]
+__all__ = ["DECIBELS", "Goal", "Ladder", "curve", "ladders", "sample", "search", "sorted_by_cost"]
+
+#: PSNRs between which codecs are drawn.
+DECIBELS = (50.0, 100.0)
 
 #: Bounds of `szp` to try in an octave, and octaves below the largest magnitude: as many as float64 has bits.
 _STEPS, _OCTAVES = 16, 53
@@ -101,10 +104,17 @@ def sorted_by_cost(found: list[Measurement]) -> list[Measurement]:
 
 
 def curve(ladder: Ladder, sample: Subject) -> list[Measurement]:
-    """Measure lossy specs across a ladder, from coarse to fine."""
-    some = sorted({round(i) for i in np.linspace(0, len(ladder.specs) - 1, _POINTS)})
-    found = [sample.measure(ladder.specs[i], shaped=ladder.shaped) for i in some]
-    return [x for x in found if x.is_own and not x.lossless]
+    """Measure a ladder's lossy specs whose PSNRs span `DECIBELS`, from coarse to fine."""
+    specs = ladder.specs
+
+    def psnr(spec: str) -> float:
+        found = sample.measure(spec, shaped=ladder.shaped).psnr
+        return inf if found is None else found
+
+    first, last = (bisect_left(specs, decibels, key=psnr) for decibels in DECIBELS)
+    places = np.linspace(max(first - 1, 0), min(last, len(specs) - 1), _POINTS)
+    found = [sample.measure(specs[i], shaped=ladder.shaped) for i in sorted(set(map(round, places)))]
+    return [x for x in found if x.is_own and x.psnr is not None]
 
 
 def sample(array: np.ndarray, nbytes: int) -> np.ndarray:
@@ -132,8 +142,9 @@ def ladders(array: np.ndarray, peak: float, goal: Goal, specs: Sequence[str] = (
                 found |= _specs(name, array, peak, goal)
     for label, ladder in found.items():
         yield Ladder(label, ladder)
-        if compcoll.codec(ladder[0]).shaped(array.dtype, array.shape, array.size):
-            yield Ladder(f"{label}, shaped", ladder, True)
+        if shape := compcoll.codec(ladder[0]).shaped(array.dtype, array.shape, array.size):
+            shaped = _zfp_specs(array, len(shape)) if label == "zfp" else ladder
+            yield Ladder(f"{label}, {len(shape)}-d", shaped, True)
 
 
 def _specs(name: str, array: np.ndarray, peak: float, goal: Goal) -> dict[str, list[str]]:
@@ -149,8 +160,8 @@ def _specs(name: str, array: np.ndarray, peak: float, goal: Goal) -> dict[str, l
         if bfp.MIN_REL <= rel <= bfp.MAX_REL:
             found["bfp:rel"] = [f"bfp:rel={rel!r}"]
         return found
-    if name == "zfp":  # blocks of values in a row have a whole number of bits
-        return {name: [f"zfp:rate={n / 4:g}" for n in range(9 if itemsize < 8 else 12, 32 * itemsize)]}
+    if name == "zfp":
+        return {name: _zfp_specs(array, 1)}
     if name == "szp":
         largest = min(max(min(goal.error, peak or 1.0), szp.BOUND_MIN), szp.BOUND_MAX)
         bounds = (_rounded_down(largest * 2.0 ** (-i / _STEPS)) for i in range(_STEPS * _OCTAVES + 1))
@@ -158,6 +169,13 @@ def _specs(name: str, array: np.ndarray, peak: float, goal: Goal) -> dict[str, l
     if name == "mpc" and dim:
         return {name: [name], f"mpc, dim={dim}": [f"mpc:dim={dim}"]}
     return {name: list(codec_class(name).typical) or [name]}
+
+
+def _zfp_specs(array: np.ndarray, ndim: int) -> list[str]:
+    """Rates from the least of blocks of ``4**ndim`` values; blocks of 4 have a whole number of bits."""
+    itemsize = dtypes.real_dtype(array.dtype).itemsize
+    least = ceil((9 if itemsize < 8 else 12) / 4 ** (ndim - 1))
+    return [f"zfp:rate={n / 4:g}" for n in range(least, 32 * itemsize)]
 
 
 def _interleaved(array: np.ndarray) -> int:

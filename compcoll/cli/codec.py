@@ -87,11 +87,10 @@ def command(file: Path, codec: tuple[str, ...], out: Path | None, as_json: bool,
     limits = [given["error"] or math.inf, (given["rel"] or math.inf) * (array.peak or 1.0)]
     goal = Goal(min(limits), given["snr"] or -math.inf)
     missed: list[Measurement] = []
-    curves: dict[str, list[Measurement]] = {}
     if goal == Goal():
         found = [array.measure(spec, given["seconds"]) for spec in codec or default_specs(whole.dtype)]
     else:
-        found, missed, curves = _search(array, goal, codec, given["seconds"], out is not None)
+        found, missed = _search(array, goal, codec, given["seconds"])
     about = {
         "file": str(file),
         "dtype": str(whole.dtype),
@@ -111,7 +110,7 @@ def command(file: Path, codec: tuple[str, ...], out: Path | None, as_json: bool,
             _print_conclusion(found, missed)
     if out is not None:
         try:
-            _import_figure().draw(found, curves, goal, title, out)
+            _import_figure().draw(found, _curves(array, codec), goal, title, out)
         except (OSError, ValueError) as error:
             raise click.ClickException(f"the figure cannot be written: {error}") from None
         click.echo(f"Figure: {out}", err=True)
@@ -128,27 +127,39 @@ def _check(spec: str, array) -> None:
 
 
 def _search(
-    array: Subject, goal: Goal, specs: tuple[str, ...], seconds: float, draws: bool
-) -> tuple[list[Measurement], list[Measurement], dict[str, list[Measurement]]]:
-    """Each codec's cheapest spec, the finest specs of codecs that miss the goal, and curves to draw."""
+    array: Subject, goal: Goal, specs: tuple[str, ...], seconds: float
+) -> tuple[list[Measurement], list[Measurement]]:
+    """Each codec's cheapest spec, and the finest specs of codecs that miss the goal."""
     from rich.console import Console
 
-    from compcoll.cli.choose import curve, ladders, sample, search, sorted_by_cost
-    from compcoll.cli.measure import Subject
+    from compcoll.cli.choose import ladders, search, sorted_by_cost
 
-    few = sample(array.array, _SEARCHED_NBYTES)
-    some = array if few is array.array else Subject(few)
+    some = _searched(array)
     met: list[Measurement] = []
     missed: list[Measurement] = []
-    curves: dict[str, list[Measurement]] = {}
     with Console(stderr=True).status("") as status:
         for ladder in ladders(array.array, array.peak, goal, specs):
             status.update(f"searching {ladder.label}")
             found, is_met = search(ladder, some, array, goal, seconds)
             (met if is_met else missed).append(found)
-            if draws:
-                curves[ladder.label] = curve(ladder, some)
-    return sorted_by_cost(met), missed, curves
+    return sorted_by_cost(met), missed
+
+
+def _curves(array: Subject, specs: tuple[str, ...]) -> dict[str, list[Measurement]]:
+    """Lossy specs of each codec to draw, from coarse to fine."""
+    from compcoll.cli.choose import Goal, curve, ladders
+
+    some = _searched(array)
+    return {ladder.label: curve(ladder, some) for ladder in ladders(array.array, array.peak, Goal(), specs)}
+
+
+def _searched(array: Subject) -> Subject:
+    """The part of an array on which specs are searched."""
+    from compcoll.cli.choose import sample
+    from compcoll.cli.measure import Subject
+
+    few = sample(array.array, _SEARCHED_NBYTES)
+    return array if few is array.array else Subject(few)
 
 
 def _print_json(about: dict, goal: Goal, found: list[Measurement], links: tuple) -> None:

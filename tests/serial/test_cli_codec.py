@@ -244,12 +244,25 @@ def test_array_of_an_archive(run, tmp_path):
     assert any("dim=3" in row["codec"] for row in about["results"])
 
 
-def test_picture_of_curves(run, tmp_path):
-    np.save(tmp_path / "a.npy", field("f4", (12, 12)))
+@pytest.mark.parametrize("limit", [(), ("--error", "1e-3"), ("--snr", "70")])
+def test_picture_of_curves(run, tmp_path, limit):
+    np.save(tmp_path / "a.npy", field("f4", (64, 64)))
     picture = tmp_path / "codecs.svg"
-    words = ("--error", "1e-3", "--seconds", "1e-4", "--out", picture)
+    words = (*limit, "--seconds", "1e-4", "--out", picture)
     assert f"Figure: {picture}" in run("codec", tmp_path / "a.npy", *words).output
-    assert "<!-- szp -->" in picture.read_text(), "the name of a curve"
+    for name in ("szp", "bfp", "zfp", "zfp, 2-d", "PSNR (dB)", "bits a value"):
+        assert f"<!-- {name} -->" in picture.read_text(), "names of curves and axes"
+    assert ("<!-- limit -->" in picture.read_text()) == ("--snr" in limit)
+
+
+def test_blocks_of_smooth_fields_take_less_than_a_bit_a_value(run, tmp_path):
+    x = np.sin(np.arange(32) * 0.05)
+    array = (x[:, None, None] + x[:, None] + x).astype("f4")
+    np.save(tmp_path / "a.npy", array)
+    first = chosen(run, tmp_path / "a.npy", "--snr", "50")["results"][0]
+    assert first["codec"].startswith("zfp:rate=0.")
+    assert first["bits"] < 1
+    assert errors(array, coded(first["codec"], array)[0])[1] >= 50
 
 
 def test_missing_matplotlib_is_named(run, tmp_path, monkeypatch):
