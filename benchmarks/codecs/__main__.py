@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -11,18 +10,17 @@ from rich.console import Console
 from rich.progress import Progress
 
 from .baselines import contestants, missing
-from .data import real, synthetic, synthetic_grids
+from .data import FOLDER, real, synthetic, synthetic_grids
 from .measure import measure
 from .output import about, markdown, replace_section, write_json
 
 __all__ = ["main"]
 
-_FOLDER = Path(os.environ.get("COMPCOLL_SHARED", Path(__file__).parents[3] / "shared")) / "data"
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--data", "folder", default=_FOLDER, type=click.Path(path_type=Path), help="Real data.")
+@click.option("--data", "folder", default=FOLDER, type=click.Path(path_type=Path), help="Real data.")
 @click.option("--values", default=1 << 20, type=click.IntRange(64), help="Values of a synthetic array.")
 @click.option("--rate", "rates", multiple=True, type=float, help="Rates of ZFP; repeatable. [8, 16]")
 @click.option("--repeats", default=4, type=click.IntRange(1), help="Turns of each codec, four calls each.")

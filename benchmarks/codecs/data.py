@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,10 @@ import numpy as np
 
 from compcoll.core import dtypes
 
-__all__ = ["Data", "real", "synthetic", "synthetic_grids"]
+__all__ = ["FOLDER", "Data", "real", "synthetic", "synthetic_grids"]
+
+#: Folder of the real data, beside the clone.
+FOLDER = Path(os.environ.get("COMPCOLL_SHARED", Path(__file__).parents[3] / "shared")) / "data"
 
 #: Raw files, by name: name in tables, dtype, shape.
 _FILES = {

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..osu.operations import COLLECTIVES, NONBLOCKING, OPERATIONS
-from . import figures, tables
+from . import codecs_page, figures, psnr, tables
 
 __all__ = ["RESULTS", "ROOT", "SHARED", "Experiment", "experiments"]
 
@@ -91,6 +91,7 @@ def experiments() -> Iterator[Experiment]:
     yield from _nodes()
     yield from _programs()
     yield from _scaling()
+    yield from _codecs()
 
 
 def _collectives() -> Iterator[Experiment]:
@@ -228,4 +229,29 @@ def _scaling() -> Iterator[Experiment]:
         figures.scaling,
         tables.scaling,
         minutes=10,
+    )
+
+
+def _codecs() -> Iterator[Experiment]:
+    """Codecs on arrays, without MPI."""
+    needs = (str(SHARED / "data" / "wmag91.float"),)
+    yield Experiment(
+        "psnr",
+        "Bits a value over PSNR",
+        "PSNR is the range of the values over the root of the mean squared error. Bits are interpolated "
+        "between neighbouring parameters. Shaped arrays are coded in their two or three dimensions.",
+        [["benchmarks.codecs.psnr"]],
+        psnr.figure,
+        psnr.table,
+        needs=needs,
+    )
+    yield Experiment(
+        "codecs-page",
+        "Codecs: an example, ratios, and errors",
+        "Ratios of whole arrays, and signal-to-noise ratios in dB. Ranks of a sum in a ring have values of "
+        "different places.",
+        [["benchmarks.codecs.page"]],
+        None,
+        codecs_page.all_tables,
+        needs=needs,
     )

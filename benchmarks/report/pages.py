@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from . import tables
+from . import codecs_page, psnr, tables
 from .experiments import RESULTS, ROOT, Experiment
 
 __all__ = ["MARKED", "TABLES", "Table", "filled", "report", "result", "source", "write"]
@@ -43,6 +43,10 @@ class Table:
 TABLES = [
     Table("gains", "README.md", "two-hosts", partial(tables.gains, links=("1", "10"), names=tables.FEW)),
     Table("two-hosts", "docs/benchmarks.md", "two-hosts", tables.gains),
+    Table("psnr", "docs/codecs.md", "psnr", psnr.table),
+    Table("codecs-example", "docs/codecs.md", "codecs-page", codecs_page.example),
+    Table("codecs-ratios", "docs/codecs.md", "codecs-page", codecs_page.ratios),
+    Table("codecs-errors", "docs/codecs.md", "codecs-page", codecs_page.errors),
 ]
 
 

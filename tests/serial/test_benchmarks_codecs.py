@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import compcoll
 from benchmarks.codecs.__main__ import main
 from benchmarks.codecs.baselines import Contestant, contestants
 from benchmarks.codecs.data import Data, synthetic
 from benchmarks.codecs.measure import errors, measure
 from benchmarks.codecs.output import BEGIN, END, _speed, about, markdown, replace_section
+from benchmarks.codecs.page import coded, ring, snr
+from benchmarks.codecs.psnr import points
+from benchmarks.report import psnr
+from compcoll.frame import HEADER_NBYTES
 
 
 def test_errors_are_those_of_finite_values():
@@ -78,3 +83,45 @@ def test_the_command_writes_what_it_is_asked_for(tmp_path):
         row = next(row for row in result["rows"] if row["codec"] == name)
         assert f"{_speed(row['encode'])} / {_speed(row['decode'])}" in re.search(rf"\*\*{name}.*", text)[0]
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def rough_field():
+    x = np.random.default_rng(0).standard_normal((16, 24, 40)).cumsum(0).cumsum(1).cumsum(2)
+    return Data("rough", x.astype("f4"), True)
+
+
+def test_bits_and_psnr_of_zfp_are_those_of_zfpy():
+    zfpy = pytest.importorskip("zfpy")
+    array = rough_field().array
+    rows = {row["codec"]: row["points"] for row in points(rough_field())}
+    for codec, given in (("zfp", array.reshape(-1)), ("zfp, 3-d", array)):
+        assert len(rows[codec]) > 8
+        assert rows[codec][0]["psnr"] < 60
+        assert rows[codec][-1]["psnr"] > 95
+        for point in rows[codec]:
+            rate = float(point["spec"].removeprefix("zfp:rate="))
+            stream = zfpy.compress_numpy(given, rate=rate, write_header=False)
+            kind = zfpy.dtype_to_ztype(given.dtype)
+            error = given - zfpy._decompress(stream, kind, given.shape, rate=rate).astype("f8")
+            expected = 20 * np.log10(np.ptp(given.astype("f8")) / np.sqrt(np.mean(error**2)))
+            assert point["psnr"] == pytest.approx(expected, abs=1e-6), point
+            assert point["bits"] == 8 * (HEADER_NBYTES + len(stream)) / array.size, point
+
+
+def test_bits_at_a_psnr_lie_between_two_specs(tmp_path):
+    runs = [{"rows": points(rough_field())}]
+    line = next(line for line in psnr.table(runs) if line.startswith("| rough, float32 | 75 |"))
+    cells = [float(cell.strip(" *")) for cell in line.split("|")[3:-1]]
+    for codec, bits in zip(("zfp", "zfp, 3-d", "bfp", "szp"), cells, strict=True):
+        pairs = [(p["psnr"], p["bits"]) for r in runs[0]["rows"] if r["codec"] == codec for p in r["points"]]
+        low, high = max(p for p in pairs if p[0] <= 75), min(p for p in pairs if p[0] >= 75)
+        assert low[1] - 0.05 <= bits <= high[1] + 0.05
+    psnr.figure(runs, tmp_path / "psnr.png")
+    assert (tmp_path / "psnr.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_errors_of_a_ring_add_up():
+    codec, array = compcoll.codec("int8"), np.random.default_rng(0).standard_normal(1 << 14).astype("f4")
+    exact, computed = ring(codec, array, 4)
+    assert np.allclose(exact, sum(np.roll(array, r * array.size // 4).astype("f8") for r in range(4)))
+    assert 30 < snr(exact, computed) < snr(array, coded(codec, array)) - 1

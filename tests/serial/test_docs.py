@@ -25,7 +25,6 @@ PENDING = {
     "docs/assumptions.md",
     "docs/benchmarks.md",
     "docs/checkpoint.md",
-    "docs/codecs.md",
     "docs/dask.md",
     "docs/delta.md",
     "docs/nodes.md",
