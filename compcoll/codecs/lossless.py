@@ -1,4 +1,4 @@
-"""``lossless``: the best of the lossless codecs for the data at hand."""
+"""``lossless``: chooses a lossless codec by a sample of the data."""
 
 from __future__ import annotations
 
