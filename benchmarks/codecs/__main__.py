@@ -12,7 +12,7 @@ from rich.progress import Progress
 from .baselines import contestants, missing
 from .data import FOLDER, real, synthetic, synthetic_grids
 from .measure import measure
-from .output import about, markdown, replace_section, write_json
+from .output import about, markdown, write_json
 
 __all__ = ["main"]
 
@@ -26,9 +26,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--repeats", default=4, type=click.IntRange(1), help="Turns of each codec, four calls each.")
 @click.option("--quick", is_flag=True, help="Small arrays and one turn: does everything work?")
 @click.option("--json", "json_path", type=_FILE, help="Write the measurements to a file.")
-@click.option("--readme", type=_FILE, help="Put the tables between the marks of a file.")
 @click.option("--plot", "plot_path", type=_FILE, help="Draw ratio over speed into a file, PNG, PDF or SVG.")
-def main(folder, values, rates, repeats, quick, json_path, readme, plot_path) -> None:
+def main(folder, values, rates, repeats, quick, json_path, plot_path) -> None:
     """Compare ratio, error and speed of codecs on one thread, all in one run.
 
     Speeds are of calls from Python, by processor time. Outputs are allocated beforehand if an interface takes
@@ -55,8 +54,6 @@ def main(folder, values, rates, repeats, quick, json_path, readme, plot_path) ->
     if wrong:
         raise click.ClickException(f"wrong results: {', '.join(wrong)}")
     click.echo(markdown(rows, info, len(inputs)), nl=False)
-    if readme:
-        replace_section(readme, markdown(rows, info))
     if plot_path:
         from .plot import draw
 

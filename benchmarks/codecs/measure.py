@@ -73,6 +73,12 @@ class Row:
         psnr = self.psnr if math.isfinite(self.psnr) else None
         return {**asdict(self), "ratio": self.ratio, "psnr": psnr}
 
+    @classmethod
+    def from_dict(cls, row: dict) -> Row:
+        """Return the row that `as_dict` was made from."""
+        psnr = math.inf if row["psnr"] is None else row["psnr"]
+        return cls(**{key: row[key] for key in cls.__dataclass_fields__} | {"psnr": psnr})
+
 
 class _Run:
     """A codec on an array, and its best times so far."""

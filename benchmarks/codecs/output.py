@@ -14,14 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from compcoll.core import _cpu
-
 from ..osu.machine import commit, machine
 from .measure import CALLS, Row
 
-__all__ = ["BEGIN", "END", "about", "heading", "markdown", "replace_section", "write_json"]
+__all__ = ["about", "heading", "markdown", "tables", "write_json"]
 
-BEGIN, END = "<!-- codecs:begin -->", "<!-- codecs:end -->"
 _PACKAGES = ["numpy", "zfpy", "blosc2", "zstandard", "lz4", "pcodec", "fpzip", "zipnn"]
 _TITLES = {
     "lossless": "Lossless: ratio, and GB/s to encode / decode",
@@ -39,8 +36,7 @@ def about(repeats: int) -> dict:
         except PackageNotFoundError:
             continue
     return {
-        **machine(),
-        "level": _cpu.level(),
+        "machine": machine(),
         "repeats": repeats,
         "load": os.getloadavg()[0],
         "commit": commit(),
@@ -52,8 +48,9 @@ def about(repeats: int) -> dict:
 def heading(info: dict) -> str:
     """One line about the machine and one about the versions."""
     names = ", ".join(f"{name} {number}" for name, number in info["versions"].items())
+    about = info["machine"]
     return (
-        f"{info['processor']}, {info['cores']} cores, {info['level']}, one thread, "
+        f"{about['processor']}, {about['cores']} cores, {about['level']}, one thread, "
         f"least processor time of {CALLS * info['repeats'] + 1} calls, load {info['load']:.1f}\n{names}"
     )
 
@@ -67,21 +64,26 @@ def _speed(gbytes: float) -> str:
 
 
 def markdown(rows: Sequence[Row], info: dict, most: int = 4) -> str:
-    """A table for each family of codecs, with a column for each of up to `most` arrays of different kinds.
-
-    A dash means that a codec does not take such data.
-    """
-    copies = [max(row.encode, row.decode) for row in rows if row.family == "copy"]
-    copy = f"a copy by NumPy runs at {min(copies):.1f} to {max(copies):.1f} GB/s"
-    parts = [f"{heading(info).splitlines()[0]}; {copy}."]
-    for family, title in _TITLES.items():
-        own = [row for row in rows if row.family == family]
-        if own:
-            parts.append(f"**{title}**\n\n{_family_table(own, family, most)}")
+    """The machine, and the tables of `tables`, and wrong results."""
+    parts = [heading(info).splitlines()[0], *tables(rows, most)]
     wrong = [f"{row.codec} on {row.data}" for row in rows if not row.sound]
     if wrong:
         parts.append(f"Wrong results: {', '.join(wrong)}.")
     return "\n\n".join(parts) + "\n"
+
+
+def tables(rows: Sequence[Row], most: int = 4) -> list[str]:
+    """A table for each family of codecs, with a column for each of up to `most` arrays of different kinds.
+
+    A dash means that a codec does not take such data. The last line has the speed of a copy.
+    """
+    parts = []
+    for family, title in _TITLES.items():
+        own = [row for row in rows if row.family == family]
+        if own:
+            parts.append(f"**{title}**\n\n{_family_table(own, family, most)}")
+    copies = [max(row.encode, row.decode) for row in rows if row.family == "copy"]
+    return [*parts, f"A copy by NumPy runs at {min(copies):.1f} to {max(copies):.1f} GB/s."]
 
 
 def _family_table(rows: Sequence[Row], family: str, most: int) -> str:
@@ -117,16 +119,6 @@ def _cell(row: Row, family: str) -> str:
         gain = "" if row.encode_gain is None else f" ({row.encode_gain:.1f}x / {row.decode_gain:.1f}x)"
         return f"{_decibels(row.psnr)}, {speeds}{gain}"
     return f"{row.ratio:.1f}, {_decibels(row.psnr)}, {speeds}"
-
-
-def replace_section(readme: Path, text: str) -> None:
-    """Replace the text between the two marks of a file; ValueError if a mark is missing."""
-    old = readme.read_text()
-    head, begin, rest = old.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{readme} has no lines {BEGIN} and {END}")
-    readme.write_text(f"{head}{BEGIN}\n{text}{END}{tail}")
 
 
 def write_json(rows: Sequence[Row], info: dict, path: Path) -> None:

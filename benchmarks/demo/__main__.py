@@ -7,15 +7,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from compcoll.cli.launch import is_launched, need_mpi, on_all, relaunch
 from compcoll.cli.output import check_writable
 from compcoll.cli.spec import codec_option, ranks_option
+
+if TYPE_CHECKING:
+    from benchmarks.demo import program
 
 #: Exit status if this machine cannot have a lab.
 UNAVAILABLE = 69
@@ -69,6 +72,7 @@ _BURST = 2 * (9000 + 14)
     show_default=True,
     help="Gb/s of the links between hosts in a lab of network namespaces; 0: no lab.",
 )
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the lab's runs to a file.")
 @click.option("--where", default="", hidden=True)
 @click.option("--record", type=click.Path(path_type=Path), hidden=True)
 @click.option("--lab", is_flag=True, hidden=True)
@@ -77,6 +81,7 @@ def main(
     hosts: int | None,
     out: Path,
     gbit: float,
+    json_path: Path | None,
     where: str,
     record: Path | None,
     lab: bool,
@@ -95,7 +100,8 @@ def main(
         _simulate(options, out, where, 0.0 if record is None else gbit, record)
     else:
         check_writable(out, "the figure")
-        sys.exit(_compare(ranks, hosts or _hosts(ranks), gbit, out, _words(options)))
+        check_writable(json_path, "the file of measurements")
+        sys.exit(_compare(ranks, hosts or _hosts(ranks), gbit, out, json_path, _words(options)))
 
 
 def _hosts(ranks: int) -> int:
@@ -134,7 +140,9 @@ def _simulate(options: dict[str, Any], out: Path, where: str, gbit: float, recor
         click.echo(f"Figure: {written}")
 
 
-def _compare(ranks: int, hosts: int, gbit: float, out: Path, options: list[str]) -> int:
+def _compare(
+    ranks: int, hosts: int, gbit: float, out: Path, json_path: Path | None, options: list[str]
+) -> int:
     """Run on ranks of this machine, then in the lab, draw both, and return the exit status."""
     os.environ.update({**_KEEP_PAGES, **os.environ})
     with tempfile.TemporaryDirectory() as folder:
@@ -158,6 +166,17 @@ def _compare(ranks: int, hosts: int, gbit: float, out: Path, options: list[str])
                 click.echo(f"No run on {where}: {why}")
         figure.draw(runs, out, timings)
     click.echo(f"Figure: {out}")
+    return 0 if json_path is None else _write(timings[-1][1], hosts, gbit, json_path)
+
+
+def _write(runs: list[program.Run] | str, hosts: int, gbit: float, path: Path) -> int:
+    """Write the lab's runs to a file and return the exit status; there are none without a lab."""
+    if isinstance(runs, str) or not gbit:
+        return UNAVAILABLE
+    from benchmarks.osu.output import as_json, environment
+
+    about = {"operation": "solver", "hosts": hosts, "gbit": gbit, **environment()}
+    path.write_text(as_json({**about, "rows": [asdict(run) for run in runs]}))
     return 0
 
 

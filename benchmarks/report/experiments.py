@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..osu.operations import COLLECTIVES, NONBLOCKING, OPERATIONS
-from . import codecs_page, figures, psnr, tables
+from . import calls, codecs_page, figures, programs, psnr, tables
 
 __all__ = ["RESULTS", "ROOT", "SHARED", "Experiment", "experiments"]
 
@@ -21,6 +21,8 @@ SHARED = Path(os.environ.get("COMPCOLL_SHARED", ROOT.parent / "shared"))
 OPS = ("alltoall", "allgather", "bcast", "reduce_scatter", "allreduce")
 #: Codecs that are compared in most sections.
 CODECS = "bfp:bits=7,zfp:rate=8,int8,lossless"
+#: Codecs of the solver.
+SOLVED = ("auto", "lossless", "zfp:rate=16", "bfp:bits=14", "zfp:rate=8", "bfp:bits=7")
 #: Words before a program that let it use a system's Open MPI.
 OPEN_MPI = ("env", "MPI4PY_MPIABI=openmpi", "MPI4PY_LIBMPI=libmpi.so.40")
 #: Simulated GB/s at which one core encodes, decodes and copies.
@@ -122,6 +124,30 @@ def _collectives() -> Iterator[Experiment]:
         minutes=2,
         quick=True,
     )
+    few = "--codec bfp:bits=7,int8,lossless --iters 5 --sizes 32M"
+    yield Experiment(
+        "open-mpi",
+        "Two hosts, 32 MiB a message, Open MPI",
+        "Like two-hosts, with a system's Open MPI.",
+        [lab(2, gbit, op, few, open_mpi=True) for gbit in (1, 10) for op in OPS],
+        minutes=1.5,
+        quick=True,
+        needs=("mpiexec.openmpi",),
+    )
+    both = (("sendrecv", "--sizes 4M"), ("bibw", "--sizes 4M --window 1"), ("alltoall", "--sizes 8M"))
+    yield Experiment(
+        "both-directions",
+        "Messages of 4 MiB in both directions at once, two hosts at 1 Gb/s",
+        "raw sends as many bytes as plain MPI.",
+        [
+            lab(2, 1, op, f"{options} --codec raw,lossless --iters 12", open_mpi=open_mpi)
+            for open_mpi in (False, True)[: 1 + bool(shutil.which("mpiexec.openmpi"))]
+            for op, options in both
+        ],
+        rows=calls.both_directions,
+        minutes=0.5,
+        quick=True,
+    )
     yield Experiment(
         "four-hosts",
         "Four hosts at 1 Gb/s, 8 MiB a message",
@@ -129,6 +155,7 @@ def _collectives() -> Iterator[Experiment]:
         [lab(4, 1, op, f"{codecs} --sizes 8M") for op in (*OPS, "gather", "scatter")],
         minutes=2,
     )
+    yield from _calls()
     weights = SHARED / "data" / "transformer_weights.bf16"
     yield Experiment(
         "weights",
@@ -139,6 +166,68 @@ def _collectives() -> Iterator[Experiment]:
             for op in OPS[1:3]
         ],
         needs=(str(weights),),
+    )
+
+
+def _calls() -> Iterator[Experiment]:
+    """Single calls: uncompressed ones in memory, overlap, datatypes and shapes."""
+    yield Experiment(
+        "machinery",
+        "Calls that compress nothing",
+        "Codec raw beside plain MPI, two ranks that share memory; the least times.",
+        [lab(1, 0, "machinery", "", ranks=2)],
+        rows=calls.machinery,
+        quick=True,
+    )
+    yield Experiment(
+        "latency",
+        "Ping-pong in memory",
+        "Two ranks that share memory. Codecs encode and decode although nothing is sent over a link.",
+        [lab(1, 0, "latency", "--codec auto,lossless --sizes 8,64K,8M --max-seconds 3", ranks=2)],
+        rows=calls.latency,
+        minutes=0.3,
+        quick=True,
+    )
+    yield Experiment(
+        "overlap",
+        "Nonblocking collectives beside a computation, two hosts at 1 Gb/s",
+        "The overlap is that of OSU's benchmarks.",
+        [
+            lab(2, 1, op, "--codec lossless,bfp:bits=7 --sizes 1M,16M --iters 10 --max-seconds 8")
+            for op in ("ialltoall", "iallgather", "ibcast", "iallreduce")
+        ],
+        rows=calls.overlap,
+        minutes=1.5,
+        quick=True,
+    )
+    packed = "--codec raw --dtype f8 --sizes 16M --pack --iters 15 --axes"
+    yield Experiment(
+        "datatypes",
+        "Derived datatypes in memory",
+        "Alltoallw transposes slabs of 8 MB for each peer, described by subarrays, on two ranks.",
+        [lab(1, 0, "alltoallw", f"{packed} {axes}", ranks=2) for axes in ("0,1", "1,0", "0,2", "2,0")],
+        rows=calls.datatypes,
+        minutes=0.5,
+        quick=True,
+    )
+    data, zfp = SHARED / "data", "--codec zfp:rate=8,zfp:rate=16 --dtype f4 --iters 15"
+    fields = (
+        ("vorticity.128_128_41", 4 * 40 * 128 * 128, "128,128"),
+        ("vorticity.512_512", 4 * 512 * 512, "512"),
+        ("wmag91.float", 4 * 90 * 91 * 91, "91,91"),
+    )
+    yield Experiment(
+        "shapes",
+        "Shaped and flat fields, two hosts at 1 Gb/s",
+        "Flat time over shaped time.",
+        [
+            lab(2, 1, op, f"{zfp} --data {data / file} --shape {shape} --sizes {nbytes}")
+            for file, nbytes, shape in fields
+            for op in ("bcast", "alltoall")
+        ],
+        rows=calls.shapes,
+        quick=True,
+        needs=(str(data / fields[0][0]),),
     )
 
 
@@ -192,7 +281,37 @@ def _nodes() -> Iterator[Experiment]:
 
 
 def _programs() -> Iterator[Experiment]:
-    """Programs that use MPI or torch.distributed."""
+    """Programs that use MPI or torch.distributed, and codecs alone."""
+    codecs = [word for codec in SOLVED for word in ("--codec", codec)]
+    yield Experiment(
+        "solver",
+        "A solver between two hosts at 1 Gb/s",
+        "The pseudo-spectral solver of `make demo`.",
+        [["benchmarks.demo", "--ranks", "4", "--out", "out/taylor_green.png", *codecs]],
+        rows=programs.solver,
+        minutes=2,
+        quick=True,
+    )
+    yield Experiment(
+        "transforms",
+        "mpi4py-fft, unchanged, two hosts at 1 Gb/s",
+        "Transforms of 160^3 float64 forward and back, and the redistributions of these alone.",
+        [lab(2, 1, "transforms", "--codec lossless,zfp:rate=16,bfp:bits=14 --points 160")],
+        rows=programs.transforms,
+        minutes=0.7,
+        quick=True,
+        needs=("mpi4py_fft",),
+    )
+    yield Experiment(
+        "codecs",
+        "Codecs alone, one thread",
+        "Least processor times of calls from Python.",
+        [["benchmarks.codecs"]],
+        figure=programs.codecs_figure,
+        rows=programs.codecs,
+        minutes=4,
+        quick=True,
+    )
     yield Experiment(
         "training",
         "A training step between two hosts at 1 Gb/s",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from . import codecs_page, psnr, tables
+from . import calls, codecs_page, programs, psnr, tables
 from .experiments import RESULTS, ROOT, Experiment
 
 __all__ = ["MARKED", "TABLES", "Table", "filled", "report", "result", "source", "write"]
@@ -40,9 +40,22 @@ class Table:
     rows: Callable[[list[dict]], list[str]]
 
 
+_BENCHMARKS = "docs/benchmarks.md"
 TABLES = [
     Table("gains", "README.md", "two-hosts", partial(tables.gains, links=("1", "10"), names=tables.FEW)),
-    Table("two-hosts", "docs/benchmarks.md", "two-hosts", tables.gains),
+    Table("two-hosts", _BENCHMARKS, "two-hosts", tables.gains),
+    Table("small", _BENCHMARKS, "small", calls.small),
+    Table("open-mpi", _BENCHMARKS, "open-mpi", tables.gains),
+    Table("both-directions", _BENCHMARKS, "both-directions", calls.both_directions),
+    Table("solver", _BENCHMARKS, "solver", programs.solver),
+    Table("transforms", _BENCHMARKS, "transforms", programs.transforms),
+    Table("training", _BENCHMARKS, "training", tables.steps),
+    Table("machinery", _BENCHMARKS, "machinery", calls.machinery),
+    Table("latency", _BENCHMARKS, "latency", calls.latency),
+    Table("overlap", _BENCHMARKS, "overlap", calls.overlap),
+    Table("datatypes", _BENCHMARKS, "datatypes", calls.datatypes),
+    Table("shapes", _BENCHMARKS, "shapes", calls.shapes),
+    Table("codecs", _BENCHMARKS, "codecs", programs.codecs),
     Table("psnr", "docs/codecs.md", "psnr", psnr.table),
     Table("codecs-example", "docs/codecs.md", "codecs-page", codecs_page.example),
     Table("codecs-ratios", "docs/codecs.md", "codecs-page", codecs_page.ratios),

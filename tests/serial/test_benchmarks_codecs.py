@@ -13,10 +13,10 @@ from benchmarks.codecs.__main__ import main
 from benchmarks.codecs.baselines import Contestant, contestants
 from benchmarks.codecs.data import Data, synthetic
 from benchmarks.codecs.measure import errors, measure
-from benchmarks.codecs.output import BEGIN, END, _speed, about, markdown, replace_section
+from benchmarks.codecs.output import _speed, about, markdown
 from benchmarks.codecs.page import coded, ring, snr
 from benchmarks.codecs.psnr import points
-from benchmarks.report import psnr
+from benchmarks.report import programs, psnr
 from compcoll.frame import HEADER_NBYTES
 
 
@@ -47,32 +47,18 @@ def test_a_lossless_codec_that_changes_a_bit_is_wrong():
     assert "Wrong results: liar on numbers, float64." in markdown([copy, wrong], about(1))
 
 
-def test_a_section_of_a_readme_is_replaced(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    for text in ("new\n", "newer\n"):
-        replace_section(readme, text)
-        assert readme.read_text() == f"before\n{BEGIN}\n{text}{END}\nafter\n"
-    readme.write_text(BEGIN)
-    with pytest.raises(ValueError, match="has no lines"):
-        replace_section(readme, "new")
-    assert readme.read_text() == BEGIN
-
-
 def test_the_command_writes_what_it_is_asked_for(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(f"{BEGIN}{END}")
-    options = ["--quick", "--values", "1000", "--data", str(tmp_path / "none"), "--readme", str(readme)]
+    options = ["--quick", "--values", "1000", "--data", str(tmp_path / "none")]
     options += ["--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png")]
     done = CliRunner().invoke(main, options)
     assert done.exit_code == 0, done.output
     assert "no real data" in done.stderr
     assert "smooth + noise, float64" in done.stdout
-    text = readme.read_text()
+    result = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
+    text = "\n".join(programs.codecs([result]))
     assert "| codec | smooth + noise, float32 |" in text
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({line.count("|") for line in table.splitlines()}) == 1
-    result = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
     assert result["versions"]["numpy"] == np.__version__
     assert len(result["rows"]) > 30
     for row in result["rows"]:
