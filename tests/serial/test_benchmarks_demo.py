@@ -1,5 +1,6 @@
 """``python -m benchmarks.demo``: one run of it, and its errors."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -105,3 +106,14 @@ def test_each_host_of_the_lab_has_a_core(monkeypatch, ranks, cores, hosts):
     """The number of hosts divides the ranks, and so the points; two hosts share a single core."""
     monkeypatch.setattr(demo.os, "sched_getaffinity", lambda pid: set(range(cores)))
     assert demo._hosts(ranks) == hosts
+
+
+def test_measurements_are_those_of_the_lab(tmp_path):
+    """`--json` writes the runs between hosts; without a lab it writes nothing, and the status says so."""
+    path = tmp_path / "x.json"
+    assert demo._write("network namespaces need root", 2, 1.0, path) == demo.UNAVAILABLE
+    assert not path.exists()
+    assert demo._write([Run("plain MPI", seconds=2.0)], 2, 1.0, path) == 0
+    found = json.loads(path.read_text())
+    assert (found["hosts"], found["rows"][0]["seconds"]) == (2, 2.0)
+    assert found["machine"]["cores"] > 0
