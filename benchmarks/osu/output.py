@@ -124,4 +124,5 @@ def plot(about: dict, rows: Sequence[Row], path: Path) -> None:
 def _mpi_version() -> str:
     """Name and version only: the MPI library's own text may be pages long."""
     words = MPI.Get_library_version().replace("\0", "").split("\n")[0].replace("\t", " ").split()
-    return " ".join(word for word in words if not word.endswith("Version:")) or "unknown"
+    text = " ".join(word for word in words if not word.endswith("Version:"))
+    return text.partition(",")[0] or "unknown"
