@@ -22,7 +22,6 @@ MEASURED = re.compile(rf"{NUMBER}(( ?/ ?| to |, | ± ){NUMBER})*")
 ROWS = re.compile(r"benchmarks/results/[\w.-]+\.jsonl")
 #: Pages whose tables are not written by the report yet.
 PENDING = {
-    "docs/assumptions.md",
     "docs/checkpoint.md",
     "docs/dask.md",
     "docs/delta.md",
