@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..osu.operations import COLLECTIVES, NONBLOCKING, OPERATIONS
-from . import calls, codecs_page, figures, programs, psnr, tables
+from . import calls, codecs_page, figures, psnr, tables, workloads
 
 __all__ = ["RESULTS", "ROOT", "SHARED", "Experiment", "experiments"]
 
@@ -288,27 +288,17 @@ def _programs() -> Iterator[Experiment]:
         "A solver between two hosts at 1 Gb/s",
         "The pseudo-spectral solver of `make demo`.",
         [["benchmarks.demo", "--ranks", "4", "--out", "out/taylor_green.png", *codecs]],
-        rows=programs.solver,
+        rows=workloads.solver,
         minutes=2,
         quick=True,
-    )
-    yield Experiment(
-        "transforms",
-        "mpi4py-fft, unchanged, two hosts at 1 Gb/s",
-        "Transforms of 160^3 float64 forward and back, and the redistributions of these alone.",
-        [lab(2, 1, "transforms", "--codec lossless,zfp:rate=16,bfp:bits=14 --points 160")],
-        rows=programs.transforms,
-        minutes=0.7,
-        quick=True,
-        needs=("mpi4py_fft",),
     )
     yield Experiment(
         "codecs",
         "Codecs alone, one thread",
         "Least processor times of calls from Python.",
         [["benchmarks.codecs"]],
-        figure=programs.codecs_figure,
-        rows=programs.codecs,
+        figure=workloads.codecs_figure,
+        rows=workloads.codecs,
         minutes=4,
         quick=True,
     )

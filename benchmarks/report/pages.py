@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from . import calls, codecs_page, programs, psnr, tables
+from . import calls, codecs_page, psnr, tables, workloads
 from .experiments import RESULTS, ROOT, Experiment
 
 __all__ = ["MARKED", "TABLES", "Table", "filled", "report", "result", "source", "write"]
@@ -47,15 +47,14 @@ TABLES = [
     Table("small", _BENCHMARKS, "small", calls.small),
     Table("open-mpi", _BENCHMARKS, "open-mpi", tables.gains),
     Table("both-directions", _BENCHMARKS, "both-directions", calls.both_directions),
-    Table("solver", _BENCHMARKS, "solver", programs.solver),
-    Table("transforms", _BENCHMARKS, "transforms", programs.transforms),
+    Table("solver", _BENCHMARKS, "solver", workloads.solver),
     Table("training", _BENCHMARKS, "training", tables.steps),
     Table("machinery", _BENCHMARKS, "machinery", calls.machinery),
     Table("latency", _BENCHMARKS, "latency", calls.latency),
     Table("overlap", _BENCHMARKS, "overlap", calls.overlap),
     Table("datatypes", _BENCHMARKS, "datatypes", calls.datatypes),
     Table("shapes", _BENCHMARKS, "shapes", calls.shapes),
-    Table("codecs", _BENCHMARKS, "codecs", programs.codecs),
+    Table("codecs", _BENCHMARKS, "codecs", workloads.codecs),
     Table("psnr", "docs/codecs.md", "psnr", psnr.table),
     Table("codecs-example", "docs/codecs.md", "codecs-page", codecs_page.example),
     Table("codecs-ratios", "docs/codecs.md", "codecs-page", codecs_page.ratios),

@@ -16,7 +16,7 @@ from benchmarks.codecs.measure import errors, measure
 from benchmarks.codecs.output import _speed, about, markdown
 from benchmarks.codecs.page import coded, ring, snr
 from benchmarks.codecs.psnr import points
-from benchmarks.report import programs, psnr
+from benchmarks.report import psnr, workloads
 from compcoll.frame import HEADER_NBYTES
 
 
@@ -55,7 +55,7 @@ def test_the_command_writes_what_it_is_asked_for(tmp_path):
     assert "no real data" in done.stderr
     assert "smooth + noise, float64" in done.stdout
     result = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
-    text = "\n".join(programs.codecs([result]))
+    text = "\n".join(workloads.codecs([result]))
     assert "| codec | smooth + noise, float32 |" in text
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({line.count("|") for line in table.splitlines()}) == 1

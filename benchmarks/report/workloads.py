@@ -1,4 +1,4 @@
-"""Rows of tables about whole programs and about codecs alone."""
+"""Rows of tables about the solver and about codecs alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..codecs.measure import Row
 from ..codecs.output import tables
 from ..demo.program import Run
 
-__all__ = ["codecs", "codecs_figure", "solver", "transforms"]
+__all__ = ["codecs", "codecs_figure", "solver"]
 
 
 def codecs(runs: list[dict]) -> list[str]:
@@ -52,18 +52,3 @@ def solver(runs: list[dict]) -> list[str]:
 
 def _exponent(value: float) -> str:
     return "0, exact" if value == 0 else f"{value:.0e}"
-
-
-def transforms(runs: list[dict]) -> list[str]:
-    """Milliseconds and speed-ups of mpi4py-fft."""
-    lines = [
-        "| codec | forward and back, ms | speed-up | redistributions alone, ms | speed-up | ratio |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for row in runs[0]["rows"]:
-        name = "plain MPI" if row["name"] == "mpi" else f"`{row['name']}`"
-        lines.append(
-            f"| {name} | {1e3 * row['seconds']:.0f} | {row['speedup']:.2f} | {1e3 * row['moving']:.0f} "
-            f"| {row['moving_speedup']:.2f} | {row['ratio']:.2f} |"
-        )
-    return lines
