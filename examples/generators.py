@@ -3,7 +3,7 @@
 Generators choose an action for each state and send both to the trainer. It takes a step in float32 towards
 rewarded actions, and sends the weights, rounded to bfloat16, to the generators.
 
-torchrun --nproc-per-node 3 generators.py
+torchrun --standalone --nproc-per-node 3 generators.py
 """
 
 import torch
