@@ -18,7 +18,7 @@ COLUMNS = {
 
 
 def table(runs: list[dict]) -> list[str]:
-    """Lines of a table of bits a value, interpolated between specs, and a line for codecs of one size."""
+    """Lines of a table of bits a value, interpolated between specs, and of one for codecs of one size."""
     rows = {(row["data"], row["codec"]): row["points"] for row in runs[0]["rows"]}
     lines = [
         f"| data | PSNR, dB | {' | '.join(COLUMNS)} |",
@@ -32,13 +32,12 @@ def table(runs: list[dict]) -> list[str]:
             cells = ["-" if bits is None else f"{bits:.1f}" for bits in found]
             bold = [f"**{cell}**" if cell == f"{least:.1f}" else cell for cell in cells]
             lines.append(f"| {data} | {psnr} | {' | '.join(bold)} |")
+    lines += ["", f"| PSNR, dB | {' | '.join(names)} |", "| --- |" + " ---: |" * len(names)]
     for codec in ("int8", "fp8"):
-        found = [
-            f"{points[0]['psnr']:.1f} dB with {points[0]['bits']:.1f} bits on {data}"
-            for data in names
-            if (points := rows.get((data, codec)))
-        ]
-        lines += ["", f"`{codec}` has one PSNR: {'; '.join(found)}."]
+        own = [rows[data, codec][0] for data in names]
+        least, most = (f"{extreme(point['bits'] for point in own):.1f}" for extreme in (min, max))
+        cells = (f"{point['psnr']:.1f}" for point in own)
+        lines.append(f"| `{codec}`, {least} to {most} bits | {' | '.join(cells)} |")
     return lines
 
 

@@ -95,7 +95,8 @@ def draw_bits(axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]]) -
                 label, (DECIBELS[1], above), (4, 0), color=_colour(label), annotation_clip=False, **text
             )
         else:
-            axes.annotate(label, (psnr, height), (-2, 8), color=_colour(label), ha="right", **text)
+            side = "right" if psnr > DECIBELS[0] + 5 else "left"
+            axes.annotate(label, (psnr, height), (0, 8), color=_colour(label), ha=side, **text)
 
 
 def _colour(label: str) -> str:
