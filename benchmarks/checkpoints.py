@@ -24,6 +24,8 @@ from compcoll.checkpoint import Checkpointer
 from compcoll.core import dtypes
 
 from .delta import weights
+from .osu.output import as_json, environment
+from .report.applications import checkpoints
 
 Save = Callable[[Path, np.ndarray, int], None]
 Load = Callable[[Path, np.ndarray], np.ndarray]
@@ -100,7 +102,8 @@ def _newest_nbytes(folder: Path) -> int:
 @click.option("--mbytes", default=64, type=click.IntRange(1), help="Of the weights, which are repeated.")
 @click.option("--repeats", default=5, type=click.IntRange(1))
 @click.option("--folder", type=click.Path(exists=True, file_okay=False), help="On the disk to be measured.")
-def main(mbytes: int, repeats: int, folder: str | None) -> None:
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures to a file.")
+def main(mbytes: int, repeats: int, folder: str | None, json_path: Path | None) -> None:
     """Print the times of saving and loading, without the first save, and the compression ratio."""
     warnings.filterwarnings("ignore", module="torch")
     torch.set_num_threads(1)
@@ -115,7 +118,7 @@ def main(mbytes: int, repeats: int, folder: str | None) -> None:
                 start = perf_counter()
                 save(root / str(k), pair[step > 0], step)
                 times[name].append(perf_counter() - start)
-        click.echo(f"{pair[0].nbytes / 1e6:.0f} MB\n| | save | load | ratio |\n| --- | --- | --- | --- |")
+        rows = []
         for k, (name, (_, load)) in enumerate(WAYS.items()):
             start = perf_counter()
             loaded = load(root / str(k), pair[1])
@@ -123,9 +126,14 @@ def main(mbytes: int, repeats: int, folder: str | None) -> None:
             if loaded.tobytes() != pair[1].tobytes():
                 raise click.ClickException(f"{name} is not exact")
             ratio = pair[1].nbytes / _newest_nbytes(root / str(k))
-            click.echo(f"| {name} | {np.median(times[name][1:]):.2f} s | {loading:.2f} s | {ratio:.2f}x |")
+            saving = float(np.median(times[name][1:]))
+            rows.append({"name": name, "save": saving, "load": loading, "ratio": ratio})
     finally:
         shutil.rmtree(root)
+    click.echo(f"{pair[0].nbytes / 1e6:.0f} MB")
+    click.echo("\n".join(checkpoints([{"rows": rows}])))
+    if json_path:
+        json_path.write_text(as_json({"operation": "checkpoints", **environment(), "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ learning rate. The fields are velocities of a Taylor-Green vortex (`benchmarks.d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from time import process_time
 from typing import Any
 
@@ -21,6 +22,8 @@ from compcoll.core import dtypes
 from .codecs.baselines import with_blosc2, with_zstandard
 from .codecs.measure import CALLS
 from .demo.taylor_green import TaylorGreen, vortex
+from .osu.output import as_json, environment
+from .report.applications import differences
 from .training.corpus import corpus
 from .training.model import GPT, Shape, cross_entropy
 
@@ -127,21 +130,26 @@ def measure(base: np.ndarray, array: np.ndarray, repeats: int) -> dict[str, np.n
 @click.option("--points", default=64, type=click.IntRange(8), help="Of the flow, in each direction.")
 @click.option("--flow-steps", default=40, type=click.IntRange(1))
 @click.option("--repeats", default=15, type=click.IntRange(1))
-def main(layers, width, warm_up, steps, points, flow_steps, repeats) -> None:
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures to a file.")
+def main(layers, width, warm_up, steps, points, flow_steps, repeats, json_path) -> None:
     """Print ratios and GB/s of encoding and decoding on one core; the other codecs' XOR is not timed."""
     torch.set_num_threads(1)
-    click.echo(f"| from, to | differ | {' | '.join(COLUMNS)} |\n| --- | --- {'| --- ' * len(COLUMNS)}|")
+    rows = []
     for name, base, array in (*weights(layers, width, warm_up, steps), *fields(points, flow_steps)):
         step, sums = PIECE_NBYTES // array.itemsize, dict.fromkeys(COLUMNS, np.zeros(3))
         for begin in range(0, array.size, step):
             piece = slice(begin, begin + step)
             found = measure(base[piece], array[piece], repeats)
             sums = {column: sums[column] + found[column] for column in COLUMNS}
-        figures = (array.nbytes / np.array([1, 1e9, 1e9]) / sums[column] for column in COLUMNS)
-        rows = (f"{ratio:.1f}x, {one:.1f} / {other:.1f}" for ratio, one, other in figures)
         word = f"u{array.itemsize}"
-        differ = np.mean(base.view(word) != array.view(word))
-        click.echo(f"| {name} | {differ:.1%} | {' | '.join(rows)} |")
+        row = {"name": name, "differ": float(np.mean(base.view(word) != array.view(word)))}
+        for column in COLUMNS:
+            ratio, encode, decode = array.nbytes / np.array([1, 1e9, 1e9]) / sums[column]
+            row[column] = {"ratio": ratio, "encode_gbs": encode, "decode_gbs": decode}
+        rows.append(row)
+        click.echo("\n".join(differences([{"rows": rows}])[0 if len(rows) == 1 else -1 :]))
+    if json_path:
+        json_path.write_text(as_json({"operation": "delta", **environment(), "rows": rows}))
 
 
 if __name__ == "__main__":
