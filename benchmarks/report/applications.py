@@ -81,6 +81,7 @@ def _variant(text: str) -> str:
 
 def losses(runs: list[dict]) -> list[str]:
     """Lines of a table: validation losses above those of ``lossless``, and their spread over seeds."""
+    runs = [row for run in runs for row in run["rows"]]
     studies = list(dict.fromkeys(run["study"] for run in runs))
     lines = [
         f"| codec | ratio | {' | '.join(_STUDIES.get(study, study) for study in studies)} |",

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..osu.operations import COLLECTIVES, NONBLOCKING, OPERATIONS
-from . import calls, codecs_page, figures, psnr, tables, workloads
+from . import applications, calls, codecs_page, figures, psnr, tables, workloads
 
 __all__ = ["RESULTS", "ROOT", "SHARED", "Experiment", "experiments"]
 
@@ -92,6 +92,7 @@ def experiments() -> Iterator[Experiment]:
     yield from _collectives()
     yield from _nodes()
     yield from _programs()
+    yield from _weights()
     yield from _scaling()
     yield from _codecs()
 
@@ -316,6 +317,77 @@ def _programs() -> Iterator[Experiment]:
         tables.steps,
         minutes=2,
         quick=True,
+        needs=("torch",),
+    )
+
+
+def _weights() -> Iterator[Experiment]:
+    """Weights of models, gradients by hooks, and transforms."""
+    hooks = ["--gbit", "1", "--", "python", "-m", "benchmarks.training.hooks"]
+    bfp, both = "gloo,bfp:bits=8@1,bfp:bits=8@2,bfp:bits=4@2", "bfp:bits=8+bfp:bits=8@2"
+    yield Experiment(
+        "hooks",
+        "Hooks of torch, two hosts of two ranks at 1 Gb/s",
+        "Steps of a GPT with 19.7 M parameters in float32; megabytes are counted at the port of a host.",
+        [
+            ["benchmarks.netlab", "--hosts", "2", "--ppn", "2", *hooks, "--ways", way, "--variants", variants]
+            for way, variants in (
+                ("ddp", f"{bfp},backend:bfp:bits=8"),
+                ("fsdp2", f"gloo,bfp:bits=8@2,bfp:bits=8+raw@2,{both},backend:bfp:bits=8"),
+                ("hsdp", "gloo,bfp:bits=8,bfp:bits=4"),
+            )
+        ],
+        None,
+        applications.hooks,
+        minutes=4,
+        needs=("torch",),
+    )
+    yield Experiment(
+        "weight-sync",
+        "Weights for generators, two hosts at 1 Gb/s",
+        "100 million bfloat16 weights, in steps of Adam at a learning rate of 1e-6.",
+        [lab(2, 1, "weight_sync", "")],
+        None,
+        applications.weight_sync,
+        needs=("torch",),
+    )
+    yield Experiment(
+        "delta",
+        "Differences from one step to the next",
+        "Ratio, and GB/s of encoding / decoding, in pieces of 1 MiB on one core.",
+        [["benchmarks.delta"]],
+        None,
+        applications.differences,
+        minutes=2,
+        needs=("torch", "blosc2", "zstandard"),
+    )
+    yield Experiment(
+        "checkpoints",
+        "Checkpoints of 64 MB of bfloat16 weights",
+        "Medians; each file is synced to the disk.",
+        [["benchmarks.checkpoints"]],
+        None,
+        applications.checkpoints,
+        needs=("torch", "h5py"),
+    )
+    spectral = "--points 128 --codec lossless,szp:rel=1e-5,bfp:bits=12,bfp:bits=18,bfp:bits=24 --iters 9"
+    yield Experiment(
+        "transforms",
+        "mpi4py-fft, 128^3 float64, two hosts",
+        "A transform there and back, computing included.",
+        [lab(2, gbit, "transforms", spectral) for gbit in (1, 5)],
+        None,
+        applications.transforms,
+        needs=("mpi4py_fft",),
+    )
+    yield Experiment(
+        "losses",
+        "Losses of training with lossy codecs",
+        "Validation loss above that of lossless with the same seed, after 250 steps of 1 M parameters.",
+        [f"benchmarks.training.study --only {name} --seeds 2".split() for name in ("ddp", "fsdp")],
+        None,
+        applications.losses,
+        minutes=35,
         needs=("torch",),
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from . import calls, codecs_page, psnr, tables, workloads
+from . import applications, calls, codecs_page, psnr, tables, workloads
 from .experiments import RESULTS, ROOT, Experiment
 
 __all__ = ["MARKED", "TABLES", "Table", "filled", "report", "result", "source", "write"]
@@ -59,6 +59,12 @@ TABLES = [
     Table("codecs-example", "docs/codecs.md", "codecs-page", codecs_page.example),
     Table("codecs-ratios", "docs/codecs.md", "codecs-page", codecs_page.ratios),
     Table("codecs-errors", "docs/codecs.md", "codecs-page", codecs_page.errors),
+    Table("checkpoints", "docs/checkpoint.md", "checkpoints", applications.checkpoints),
+    Table("delta", "docs/delta.md", "delta", applications.differences),
+    Table("transforms", "docs/rivals.md", "transforms", applications.transforms),
+    Table("hooks", "docs/torch.md", "hooks", applications.hooks),
+    Table("weight-sync", "docs/torch.md", "weight-sync", applications.weight_sync),
+    Table("losses", "docs/torch.md", "losses", applications.losses),
 ]
 
 

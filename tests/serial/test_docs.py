@@ -22,13 +22,8 @@ MEASURED = re.compile(rf"{NUMBER}(( ?/ ?| to |, | ± ){NUMBER})*")
 ROWS = re.compile(r"benchmarks/results/[\w.-]+\.jsonl")
 #: Pages whose tables are not written by the report yet.
 PENDING = {
-    "docs/checkpoint.md",
-    "docs/dask.md",
-    "docs/delta.md",
     "docs/nodes.md",
     "docs/programs.md",
-    "docs/rivals.md",
-    "docs/torch.md",
     "docs/troubleshooting.md",
 }
 PAGES = [
