@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["ENVIRONMENT", "INPUTS", "PROGRAMS", "Missing", "Program"]
+__all__ = ["ENVIRONMENT", "INPUTS", "PLAIN", "PROGRAMS", "SUMMARY", "Missing", "Program"]
 
 INPUTS = Path(__file__).with_name("inputs")
 #: One thread for each rank, Open MPI as root, and waiting ranks that yield their core.
@@ -25,6 +25,10 @@ ENVIRONMENT = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",
 }
+#: Name of a run without compcoll, beside codecs.
+PLAIN = "plain"
+#: Line that ``compcoll run`` prints: calls, accelerated calls, bytes without and with compression.
+SUMMARY = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated, (\d+) -> (\d+) bytes")
 
 
 class Missing(Exception):

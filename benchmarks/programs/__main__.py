@@ -1,15 +1,13 @@
 """``python -m benchmarks.programs``: programs between two hosts, plain and under ``compcoll run``.
 
 Each run's figures are written to a JSON file at once, so that a later start continues where the last one
-stopped. The table on standard output has medians of all runs in the file.
+stopped. The table on standard output has the least time of each program's runs in the file.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,14 +17,19 @@ from pathlib import Path
 import click
 
 from ..netlab import Lab, Unavailable
-from . import ENVIRONMENT, PROGRAMS, Missing, Program
-
-_SUMMARY = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated, (\d+) -> (\d+) bytes")
-_PLAIN = "plain"
+from ..osu.machine import commit, machine
+from ..report.programs import packages
+from . import ENVIRONMENT, PLAIN, PROGRAMS, SUMMARY, Missing, Program
+from .examples import EXAMPLES
 
 
 class _Failed(Exception):
     """A program ended with an error or printed no result."""
+
+
+def _about() -> dict:
+    """Machine, MPI library and commit."""
+    return {"machine": machine(), "versions": {"mpi": EXAMPLES["heat"].mpi()}, "commit": commit()}
 
 
 def _run(lab: Lab, program: Program, codec: str, timeout: float) -> dict:
@@ -34,7 +37,7 @@ def _run(lab: Lab, program: Program, codec: str, timeout: float) -> dict:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = program.prepare(folder)
-        if codec != _PLAIN:
+        if codec != PLAIN:
             command = [sys.executable, "-m", "compcoll", "run", "--codec", codec, *command]
         before = os.getcwd()
         path = os.pathsep.join(filter(None, (before, os.environ.get("PYTHONPATH"))))
@@ -54,49 +57,12 @@ def _run(lab: Lab, program: Program, codec: str, timeout: float) -> dict:
     if len(results) < program.results:
         raise _Failed(f"{program.name}, {codec}: {len(results)} of {program.results} results")
     row: dict = {"seconds": round(seconds, 3), "results": results}
-    if codec != _PLAIN:
-        summary = _SUMMARY.search(done.stderr)
+    if codec != PLAIN:
+        summary = SUMMARY.search(done.stderr)
         if summary is None:
             raise _Failed(f"{program.name}, {codec}: no summary of compcoll\n{done.stderr[-2000:]}")
         row |= dict(zip(("calls", "accelerated", "bytes", "wire"), map(int, summary.groups()), strict=True))
     return row
-
-
-def _median(runs: list[dict]) -> str:
-    return f"{statistics.median(run['seconds'] for run in runs):.2f}" if runs else ""
-
-
-def _result(runs: list[dict], plain: list[dict]) -> str:
-    """``equal`` if all numbers of all runs are plain MPI's, else the last number of the first run."""
-    if not runs:
-        return ""
-    results = [run["results"] for run in runs]
-    if plain and all(found == plain[0]["results"] for found in results):
-        return "equal"
-    return str(results[0][-1])
-
-
-def _table(rows: dict) -> str:
-    """Markdown table of all programs."""
-    codecs = list(dict.fromkeys(codec for row in rows.values() for codec in row["runs"] if codec != _PLAIN))
-    columns = ["program", "version", "result, plain", "plain, s"]
-    for codec in codecs:
-        columns += [f"`{codec}`: calls", "bytes", "result", "s"]
-    lines = [columns, ["---"] * len(columns)]
-    for name, row in rows.items():
-        plain = row["runs"].get(_PLAIN, [])
-        line = [name, row["version"], plain[0]["results"][-1] if plain else "", _median(plain)]
-        for codec in codecs:
-            runs = row["runs"].get(codec, [])
-            last = runs[-1] if runs else None
-            line += [
-                f"{last['accelerated']} of {last['calls']}" if last else "",
-                f"1 / {last['bytes'] / last['wire']:.2f}" if last and last["wire"] else "",
-                _result(runs, plain),
-                _median(runs),
-            ]
-        lines.append(line)
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 @click.command(context_settings={"show_default": True})
@@ -114,7 +80,7 @@ def main(only, codecs, gbit, runs, timeout, path) -> None:
     names = [name for name in names if name not in PROGRAMS or not PROGRAMS[name].one_host]
     if unknown := [name for name in names if name not in PROGRAMS]:
         raise click.UsageError(f"no program {unknown[0]!r}; known are {', '.join(PROGRAMS)}")
-    known = json.loads(path.read_text()) if path.exists() else {"gbit": gbit, "programs": {}}
+    known = json.loads(path.read_text()) if path.exists() else {"gbit": gbit, **_about(), "programs": {}}
     if known["gbit"] != gbit:
         raise click.UsageError(f"{path} has runs at {known['gbit']:g} Gb/s: name another file")
     failed = False
@@ -128,7 +94,7 @@ def main(only, codecs, gbit, runs, timeout, path) -> None:
                         raise click.UsageError(
                             f"{path} has {name} {row['version']}, and {number} is installed"
                         )
-                    for codec in (_PLAIN, *codecs):
+                    for codec in (PLAIN, *codecs):
                         of_codec = row["runs"].setdefault(codec, [])
                         if len(of_codec) <= turn:
                             of_codec.append(_run(lab, PROGRAMS[name], codec, timeout))
@@ -140,7 +106,7 @@ def main(only, codecs, gbit, runs, timeout, path) -> None:
                 except (_Failed, subprocess.TimeoutExpired) as problem:
                     failed = True
                     click.echo(str(problem), err=True)
-    click.echo(_table(known["programs"]))
+    click.echo("\n".join(packages([known])))
     sys.exit(failed)
 
 
