@@ -26,7 +26,9 @@ from . import ENVIRONMENT, PLAIN, SUMMARY
 __all__ = ["EXAMPLES", "Example"]
 
 FOLDER = Path(__file__).parents[2] / "examples"
-_PRINTED = re.compile(r"energy +(\S+), error of rounding and codec +(\S+), of the scheme +(\S+)\nseconds +(\S+)")
+_PRINTED = re.compile(
+    r"energy +(\S+), error of rounding and codec +(\S+), of the scheme +(\S+)\nseconds +(\S+)"
+)
 
 
 @dataclass(frozen=True)

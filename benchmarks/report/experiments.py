@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..osu.operations import COLLECTIVES, NONBLOCKING, OPERATIONS
-from . import applications, calls, codecs_page, figures, psnr, tables, workloads
+from ..programs.examples import EXAMPLES
+from . import applications, calls, codecs_page, figures, programs, psnr, tables, workloads
 
 __all__ = ["RESULTS", "ROOT", "SHARED", "Experiment", "experiments"]
 
@@ -318,6 +319,38 @@ def _programs() -> Iterator[Experiment]:
         minutes=2,
         quick=True,
         needs=("torch",),
+    )
+    for name, example, codec, needs in (
+        ("halo", "heat", "bfp:bits=24", ("mpif90.openmpi", "mpiexec.openmpi")),
+        ("transpose", "adi", "bfp:bits=16", ("g++",)),
+    ):
+        yield Experiment(
+            name,
+            f"examples/{EXAMPLES[example].file}, unedited, between two hosts",
+            "Seconds of the program's time steps, as it prints them: medians of runs that alternate between "
+            "plain MPI and compcoll run with each codec.",
+            [
+                [
+                    "benchmarks.programs.examples",
+                    example,
+                    *f"--codec auto --codec lossless --codec {codec}".split(),
+                ]
+            ],
+            None,
+            programs.examples,
+            minutes=1.5,
+            quick=name == "transpose",
+            needs=needs,
+        )
+    yield Experiment(
+        "programs",
+        "Programs of Debian between two hosts at 1 Gb/s",
+        "Seconds are the least of two runs, with the start of Python in each rank.",
+        [["benchmarks.programs", "--runs", "2", "--timeout", "60"]],
+        None,
+        programs.packages,
+        minutes=4,
+        needs=("mpiexec.openmpi", "pw.x", "lmp", "hpcc", "cp2k", "abinit", "elk-lapw", "mpb-mpi"),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from . import applications, calls, codecs_page, psnr, tables, workloads
+from . import applications, calls, codecs_page, programs, psnr, tables, workloads
 from .experiments import RESULTS, ROOT, Experiment
 
 __all__ = ["MARKED", "TABLES", "Table", "filled", "report", "result", "source", "write"]
@@ -65,6 +65,9 @@ TABLES = [
     Table("hooks", "docs/torch.md", "hooks", applications.hooks),
     Table("weight-sync", "docs/torch.md", "weight-sync", applications.weight_sync),
     Table("losses", "docs/torch.md", "losses", applications.losses),
+    Table("halo", "docs/halo-exchange.md", "halo", programs.examples),
+    Table("transpose", "docs/transpose.md", "transpose", programs.examples),
+    Table("programs", "docs/programs.md", "programs", programs.packages),
 ]
 
 

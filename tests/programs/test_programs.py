@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from results import SUMS
 
-from benchmarks.programs import ENVIRONMENT, Missing
+from benchmarks.programs import ENVIRONMENT, SUMMARY, Missing
 from benchmarks.programs import PROGRAMS as CATALOG
+from benchmarks.programs.examples import EXAMPLES, printed
 from compcoll.cli.launch import find_mpiexec
 
 HERE = Path(__file__).parent
@@ -28,7 +29,6 @@ PROGRAMS = {
     "arrays": (("heat", "torch"), 1e-3),
     "operators": (("pylops_mpi",), 1e-6),
 }
-SUMMARY = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated, (\d+) -> (\d+) bytes")
 #: OSU's benchmarks in Python, and True if calls must be accelerated. A barrier has nothing to compress, and
 #: bytes in messages between two ranks are left alone.
 OSU = {
@@ -165,3 +165,28 @@ def test_programs_of_packages_print_the_same_results(name, folders):
     assert results[0] == results[1]
     assert len(results[0]) >= program.results
     assert accelerated(done) >= program.accelerated
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "codec"),
+    [("heat", (200, 32, 200, 10), "bfp:bits=24"), ("adi", (500, 20), "bfp:bits=16")],
+)
+def test_examples_keep_their_bits_or_the_accuracy_of_their_scheme(name, arguments, codec, tmp_path):
+    """Lossless, a program prints plain MPI's energy; lossy, its error stays below its scheme's own."""
+    example = EXAMPLES[name]
+    program = example.build(tmp_path)
+    if program is None:
+        pytest.skip(f"{example.compiler} is not there")
+    launcher = ["mpiexec.openmpi" if example.open_mpi else find_mpiexec(), "-n", 2]
+    ours = [*launcher, sys.executable, "-m", "compcoll", "run", "--codec"]
+    outcomes = {
+        way: right(run(*words, program, *arguments, **ENVIRONMENT))
+        for way, words in {"plain": launcher, "lossless": [*ours, "lossless"], codec: [*ours, codec]}.items()
+    }
+    found = {way: printed(done.stdout) for way, done in outcomes.items()}
+    assert (found["lossless"]["energy"], found["lossless"]["error"]) == (
+        found["plain"]["energy"],
+        found["plain"]["error"],
+    )
+    assert found["plain"]["error"] < found[codec]["error"] < found[codec]["scheme"]
+    assert min(accelerated(outcomes[way]) for way in ("lossless", codec)) >= 40
