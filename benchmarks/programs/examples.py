@@ -73,7 +73,7 @@ EXAMPLES = {
 
 
 def printed(text: str) -> dict[str, str | float]:
-    """What a program has printed: its result as text, two errors, and seconds."""
+    """Result as text, two errors, and seconds of a program's output."""
     found = _PRINTED.search(text)
     if found is None:
         raise ValueError(f"no result in {text!r}")
