@@ -1,7 +1,7 @@
 """``python -m benchmarks.programs``: programs between two hosts, plain and under ``compcoll run``.
 
 Each run's figures are written to a JSON file at once, so that a later start continues where the last one
-stopped. The table on standard output has the least time of each program's runs in the file.
+stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import click
 
 from ..netlab import Lab, Unavailable
 from ..osu.machine import commit, machine
-from ..report.programs import packages
 from . import ENVIRONMENT, PLAIN, PROGRAMS, SUMMARY, Missing, Program
 from .examples import EXAMPLES
 
@@ -75,7 +74,7 @@ def _run(lab: Lab, program: Program, codec: str, timeout: float) -> dict:
 @click.option("--timeout", default=300.0, help="Seconds after which a run is given up.")
 @click.option("--json", "path", default="programs.json", type=click.Path(path_type=Path))
 def main(only, codecs, gbit, runs, timeout, path) -> None:
-    """Run programs of Debian and PyPI between two hosts, and print the table of their results and times."""
+    """Run programs of Debian and PyPI between two hosts, and keep their results and times."""
     names = [name.strip() for name in only.split(",") if name.strip()] or list(PROGRAMS)
     names = [name for name in names if name not in PROGRAMS or not PROGRAMS[name].one_host]
     if unknown := [name for name in names if name not in PROGRAMS]:
@@ -106,7 +105,6 @@ def main(only, codecs, gbit, runs, timeout, path) -> None:
                 except (_Failed, subprocess.TimeoutExpired) as problem:
                     failed = True
                     click.echo(str(problem), err=True)
-    click.echo("\n".join(packages([known])))
     sys.exit(failed)
 
 
