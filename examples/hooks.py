@@ -17,9 +17,7 @@ import compcoll.torch
 
 def ddp(model, codec):
     model = DistributedDataParallel(model)
-    state = compcoll.torch.ErrorFeedback(codec, module=model.module, exact=["1.*"])  # the norm is exact
-    model.register_comm_hook(state, compcoll.torch.compressed_hook)
-    return model, [state]
+    return model, [compcoll.torch.compress_ddp(model, codec, exact=["1.*"])]  # the norm is exact
 
 
 def fsdp2(model, codec):

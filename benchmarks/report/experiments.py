@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..osu.operations import COLLECTIVES, NONBLOCKING, OPERATIONS
 from ..programs.examples import EXAMPLES
-from . import applications, calls, codecs_page, figures, programs, psnr, tables, workloads
+from . import applications, calls, codecs_page, figures, gains, programs, psnr, tables, workloads
 
 __all__ = ["RESULTS", "ROOT", "SHARED", "Experiment", "experiments"]
 
@@ -303,6 +303,21 @@ def _programs() -> Iterator[Experiment]:
         rows=workloads.codecs,
         minutes=4,
         quick=True,
+    )
+    yield Experiment(
+        "checks",
+        "Three gains between two hosts at 1 Gb/s",
+        "An Alltoall of a sine with noise, a step of DDP with gloo and with the backend, and a program in "
+        "C++ that nobody edited.",
+        [
+            lab(2, 1, "alltoall", "--codec bfp:bits=7 --sizes 32M"),
+            lab(2, 1, "training.step", "--way ddp --codec bfp:bits=6"),
+            ["benchmarks.programs.examples", "adi", "--gbit", "1", "--codec", "bfp:bits=16"],
+        ],
+        None,
+        gains.checks,
+        quick=True,
+        needs=("torch",),
     )
     yield Experiment(
         "training",

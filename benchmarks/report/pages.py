@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from . import applications, calls, codecs_page, programs, psnr, tables, workloads
+from . import applications, calls, codecs_page, gains, programs, psnr, tables, workloads
 from .experiments import RESULTS, ROOT, Experiment
 
 __all__ = ["MARKED", "TABLES", "Table", "filled", "report", "result", "source", "write"]
@@ -43,6 +43,7 @@ class Table:
 _BENCHMARKS = "docs/benchmarks.md"
 TABLES = [
     Table("gains", "README.md", "two-hosts", partial(tables.gains, links=("1", "10"), names=tables.FEW)),
+    Table("checks", "README.md", "checks", gains.checks),
     Table("two-hosts", _BENCHMARKS, "two-hosts", tables.gains),
     Table("small", _BENCHMARKS, "small", calls.small),
     Table("open-mpi", _BENCHMARKS, "open-mpi", tables.gains),

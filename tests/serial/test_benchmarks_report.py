@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.report import pages
 from benchmarks.report.experiments import experiments
+from benchmarks.report.gains import checks
 from benchmarks.report.pages import Table, filled
 
 PAGE = "Before.\n\n<!-- t:begin -->\nold\n<!-- t:end -->\n\nAfter.\n"
@@ -43,6 +44,30 @@ def test_runs_of_several_machines_or_commits_are_an_error(runs, kind, names):
     with pytest.raises(ValueError, match=f"made-up has runs of several {kind}") as caught:
         fill({"date": "2026-01-02", "runs": runs})
     assert all(name in str(caught.value) for name in names)
+
+
+def test_gains_to_check_have_both_times_and_the_command():
+    """Each gain has the plain and the compressed time of its own run, and the command that times it."""
+    collective = [
+        {"name": "mpi", "nbytes": 2**25, "seconds": {"median": 0.3}},
+        {"name": "int8", "nbytes": 2**25, "seconds": {"median": 0.1}},
+    ]
+    training = [{"name": "gloo", "seconds": 0.5}, {"name": "int8", "seconds": 0.4}]
+    program = [
+        {"way": way, "runs": [{"seconds": n} for n in series]}
+        for way, series in (("plain", (12, 30, 11)), ("int8", (8, 7, 9)))
+    ]
+    runs = [
+        {"operation": "alltoall", "rows": collective, "command": "one"},
+        {"parameters": 2e6, "rows": training, "command": "two"},
+        {"operation": "adi", "rows": program, "command": "three"},
+    ]
+    assert checks(runs)[2:] == [
+        "| Alltoall of 32 MiB, `int8` | 300 ms | 100 ms | 3.00 |",
+        "| step of DDP, 2 M parameters: gloo, backend with `int8` | 500 ms | 400 ms | 1.25 |",
+        "| `examples/adi.cpp` under `compcoll run`, `int8` | 12000 ms | 8000 ms | 1.50 |",
+        *("", "```console", "$ one", "$ two", "$ three", "```"),
+    ]
 
 
 def test_a_page_without_markers_is_an_error():

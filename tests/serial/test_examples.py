@@ -172,3 +172,11 @@ def test_hooks(run, how):
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", text)]
     assert losses[-1] < 0.5 * losses[0]
     assert float(re.search(r"bytes, (\S+) times", text)[1]) > 3
+
+
+def test_the_page_of_examples_has_all_of_them():
+    page = (EXAMPLES.parent / "docs" / "examples.md").read_text()
+    sources = ".py", ".c", ".cpp", ".f90", ".ipynb"
+    files = [path.name for path in EXAMPLES.iterdir() if path.suffix in sources]
+    assert len(files) > 15
+    assert [name for name in files if f"`examples/{name}`" not in page] == []

@@ -223,22 +223,24 @@ def test_multiprocessing(tmp_path, marked):  # noqa: F811
     assert done.stdout.count("summed") == 6
 
 
-#: A step of DDP, whose gradients are large enough to be compressed.
-STEP = """
+#: A model of DDP, and a step of it, whose gradients are large enough to be compressed.
+MODEL = """
 import torch
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(256, 256))
-model(torch.randn(8, 256)).square().mean().backward()
 """
+STEP = "model(torch.randn(8, 256)).square().mean().backward()\n"
 
 
 def test_what_pages_show_compresses_gradients(tmp_path, marked):  # noqa: F811
-    """Each page's snippet, as printed, compresses the gradients of a DDP step between nodes."""
-    text = "import re\n"
-    for page in ("README.md", "docs/torch.md"):
-        snippets = re.findall("```python\n(.*?)```", (PAGES / page).read_text(), re.DOTALL)
-        text += next(code for code in snippets if "set_policy" in code) + STEP
-        text += f"assert re.search('Allreduce +bfp:bits=6', str(compcoll.torch.report())), {page!r}\n"
-        text += "dist.destroy_process_group()\n"
+    """README's line over gloo, and the snippet of docs/torch.md, compress the gradients of a DDP step."""
+    line = re.search(r"\ncompcoll\.torch\.compress_ddp\(.*?\)", (PAGES / "README.md").read_text())
+    text = "import re\nimport torch.distributed as dist\nimport compcoll.torch\n"
+    text += f"dist.init_process_group('gloo'){MODEL}hook = {line[0].strip()}\n{STEP}"
+    text += "assert 5 * hook.wire_nbytes < hook.raw_nbytes, hook\ndist.destroy_process_group()\n"
+    snippets = re.findall("```python\n(.*?)```", (PAGES / "docs/torch.md").read_text(), re.DOTALL)
+    text += next(code for code in snippets if "set_policy" in code) + MODEL + STEP
+    text += "assert re.search('Allreduce +bfp:bits=6', str(compcoll.torch.report()))\n"
+    text += "dist.destroy_process_group()\n"
     program = tmp_path / "train.py"
     program.write_text(text)
     mpiexec = str(Path(sys.executable).with_name("mpiexec"))
