@@ -227,7 +227,7 @@ def _decide(
             return _unchanged(IN_NODE)
         if place.exact_sums and op in REDUCTIONS and dtype in dtypes.FLOATS:
             return _unchanged("auto leaves floating-point sums to MPI: another order gives other bits")
-        spec, why = "lossless", "the best lossless codec"
+        spec, why = "lossless", "auto is lossless"
     chosen = codec(spec)
     if not chosen.lossless and dtype not in dtypes.FLOATS:
         chosen, why = codec("lossless"), f"{dtype} is only ever coded losslessly"

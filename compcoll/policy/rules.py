@@ -17,7 +17,7 @@ from compcoll.policy.decision import ARRAY, FLAT
 
 __all__ = ["NOT_CODECS", "Rule", "check_keys", "checked_shape", "checked_size", "checked_spec", "one_of"]
 
-#: Names that a policy may give instead of a codec: the best lossless one if trials show that it pays, and
+#: Names that a policy may give instead of a codec: `lossless` if trials show that it pays, and
 #: none at all, which leaves a call to MPI.
 NOT_CODECS = ("auto", "none")
 _EVERY_ALGORITHM = sorted({name for names in ALGORITHMS.values() for name in names})

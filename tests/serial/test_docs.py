@@ -23,7 +23,6 @@ ROWS = re.compile(r"benchmarks/results/[\w.-]+\.jsonl")
 #: Pages whose tables are not written by the report yet.
 PENDING = {
     "docs/nodes.md",
-    "docs/troubleshooting.md",
 }
 PAGES = [
     "README.md",
