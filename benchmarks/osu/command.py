@@ -25,7 +25,7 @@ from .arrays import LIBRARIES, Staged
 from .data import Source, codec_list, size_list, source
 from .gloo import Gloo
 from .operations import OPERATIONS, WINDOWED, Operation
-from .output import as_json, describe, heading, line, plot
+from .output import as_json, describe, heading, line, plot, remark
 from .timing import CONTROL, run_size
 from .ways import PICKLED, Packed, Pickled
 
@@ -184,6 +184,8 @@ def _command(
             if world.rank == 0:
                 print("\n".join(map(line, new)), flush=True)
     if world.rank == 0:
+        if said := remark(about):
+            print(said, flush=True)
         if json_path:
             json_path.write_text(as_json({**about, "rows": [row.as_dict() for row in rows]}))
         if plot_path:

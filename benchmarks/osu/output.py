@@ -16,7 +16,7 @@ from mpi4py import MPI
 from .machine import commit, machine
 from .timing import CONTROL, Row
 
-__all__ = ["as_json", "describe", "environment", "heading", "line", "plot"]
+__all__ = ["as_json", "describe", "environment", "heading", "line", "plot", "remark"]
 
 _COLUMNS = (
     f"{'bytes':>11} {'codec':<20} {'min us':>12} {'median us':>12} {'max us':>12} {'cpu us':>12} {'GB/s':>9} "
@@ -83,6 +83,17 @@ def heading(about: dict) -> str:
             f"# {names}",
             _COLUMNS,
         ]
+    )
+
+
+def remark(about: dict) -> str:
+    """A last line on ranks that share a node; empty if several nodes are measured."""
+    ranks = about["ranks"]
+    if about["nodes"] > 1 or ranks == 1:
+        return ""
+    return (
+        f"# All {ranks} ranks share this node, where no codec pays. Start it on two nodes: "
+        f"mpiexec -n {ranks} -hosts A,B compcoll bench {about['operation']}"
     )
 
 
