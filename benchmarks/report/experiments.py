@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..osu.operations import COLLECTIVES, NONBLOCKING, OPERATIONS
 from ..programs.examples import EXAMPLES
-from . import applications, calls, codecs_page, figures, gains, programs, psnr, tables, workloads
+from . import applications, calls, codecs_page, figures, gains, predictions, programs, psnr, tables, workloads
 
 __all__ = ["RESULTS", "ROOT", "SHARED", "Experiment", "experiments"]
 
@@ -366,6 +366,17 @@ def _programs() -> Iterator[Experiment]:
         programs.packages,
         minutes=4,
         needs=("mpiexec.openmpi", "pw.x", "lmp", "hpcc", "cp2k", "abinit", "elk-lapw", "mpb-mpi"),
+    )
+    yield Experiment(
+        "predictions",
+        "Predictions of compcoll report, between two hosts",
+        "Seconds from a program's first call to the end of its last one, and those that the trace with auto "
+        "predicts for codecs. Ways alternate.",
+        [["benchmarks.predictions"]],
+        None,
+        predictions.table,
+        minutes=5,
+        needs=("g++",),
     )
 
 

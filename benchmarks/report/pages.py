@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from . import applications, calls, codecs_page, gains, programs, psnr, tables, workloads
+from . import applications, calls, codecs_page, gains, predictions, programs, psnr, tables, workloads
 from .experiments import RESULTS, ROOT, Experiment
 
 __all__ = ["MARKED", "TABLES", "Table", "filled", "report", "result", "source", "write"]
@@ -69,6 +69,7 @@ TABLES = [
     Table("halo", "docs/halo-exchange.md", "halo", programs.examples),
     Table("transpose", "docs/transpose.md", "transpose", programs.examples),
     Table("programs", "docs/programs.md", "programs", programs.packages),
+    Table("predictions", "docs/reports.md", "predictions", predictions.table),
 ]
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Bytes of the sample on which specs are searched and timed.
 _SEARCHED_NBYTES = 4 << 20
+#: Least predicted speed-up of a codec that pays.
+_PAYS = 1.1
 #: A number of a limit or a time.
 _POSITIVE = click.FloatRange(0, sys.float_info.max, min_open=True)
 
@@ -64,8 +66,9 @@ def command(file: Path, codec: tuple[str, ...], out: Path | None, as_json: bool,
 
     Otherwise print each codec's ratio, error and speed, with a few parameters.
 
-    With --link, predict the speed-up of a long message between two ranks on such a network, from its nominal
-    bandwidth and the ratio and speeds of the table. Below 1 the codec does not pay there.
+    With --link, predict the speed-up of a large exchange between ranks of one core each, by the function that
+    `compcoll report` uses, and print a verdict. The bandwidth is that of a rank. A trace of your own job is
+    more exact: compcoll run --trace DIR, then compcoll report DIR.
 
     Speeds are of one core. "(3-d)" marks blocks with the array's dimensions, as for buffers made by
     compcoll.shaped; bare arrays and sums are coded as values in a row.
@@ -106,6 +109,7 @@ def command(file: Path, codec: tuple[str, ...], out: Path | None, as_json: bool,
     else:
         _print_notes(array, whole.nbytes, goal)
         _print_table(title, found, given["link"])
+        _print_verdicts(found, given["link"])
         if goal != Goal():
             _print_conclusion(found, missed)
     if out is not None:
@@ -207,6 +211,21 @@ def _print_table(title: str, found: list[Measurement], links: tuple) -> None:
             *(f"{x.speedup(rate):.2f}" for _, rate in links),
         )
     wide_console().print(table)
+
+
+def _print_verdicts(found: list[Measurement], links: tuple) -> None:
+    """Print for each link which codecs pay."""
+    for name, rate in links:
+        paying = {_name(x): speedup for x in found if (speedup := x.speedup(rate)) > _PAYS}
+        if not paying:
+            click.echo(f"At {name}: no codec of these pays.")
+            continue
+        best = max(paying, key=paying.__getitem__)
+        losing = ", ".join(_name(x) for x in found if _name(x) not in paying)
+        click.echo(
+            f"At {name}: {best} makes a large exchange about {paying[best]:.1f} times as fast."
+            + f" Do not use: {losing}." * bool(losing)
+        )
 
 
 def _print_conclusion(found: list[Measurement], missed: list[Measurement]) -> None:

@@ -11,14 +11,11 @@ import numpy as np
 
 import compcoll
 from compcoll.codecs.base import SLACK
+from compcoll.codecs.speed import CodecSpeed, Coding, coded_seconds
 from compcoll.core import dtypes
 from compcoll.frame import HEADER_NBYTES
-from compcoll.policy.speed import CodecSpeed, message_seconds
 
 __all__ = ["Measurement", "Subject"]
-
-#: Chunks of the message that `Measurement.speedup` predicts.
-_CHUNKS = 8
 
 
 @dataclass(frozen=True)
@@ -70,9 +67,12 @@ class Measurement:
         return codec.chooses or self.coded_as == codec.name
 
     def speedup(self, bandwidth: float) -> float:
-        """Predict the speed-up of one compressed message on a link, given in bytes per second."""
+        """Predict the speed-up of a large exchange between ranks of one core.
+
+        ``bandwidth`` is that of a rank, in bytes per second.
+        """
         speed = CodecSpeed(1e-9 / self.encode_gbs, 1e-9 / self.decode_gbs, 1 / self.ratio)
-        return 1 / (bandwidth * message_seconds(1, 1 / bandwidth, speed, _CHUNKS))
+        return 1 / (bandwidth * coded_seconds(1 / bandwidth, Coding(1, 1), speed))
 
 
 class Subject:

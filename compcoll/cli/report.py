@@ -33,9 +33,9 @@ def command(folder: Path, out: Path | None) -> None:
 
     A conclusion comes first. The list "Compressed in vain" has calls whose coding did not pay, and the rule
     of a policy that leaves them to MPI. The list "Why calls were not compressed" has reasons by operation,
-    sorted by bytes.
+    sorted by bytes. The end says what a codec would have gained, and the rule of a policy to try.
     """
-    from compcoll.tracing import findings, page, perfetto
+    from compcoll.tracing import findings, page, perfetto, prediction
     from compcoll.tracing.reader import read
     from compcoll.tracing.tables import tables_of
 
@@ -56,6 +56,8 @@ def command(folder: Path, out: Path | None) -> None:
     _print_list(findings.REASONS, findings.reasons_of(program))
     click.echo()
     _print(shown)
+    _print_list("What a codec would have gained", prediction.advice(program))
+    click.echo()
     page.write(program, shown, into / "report.html")
     perfetto.write(program, into / "perfetto.json")
     click.echo(f"The page is {(into / 'report.html').resolve()}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from compcoll.core import dtypes
 from compcoll.core._cpu import TrialWindow
 from compcoll.core._gpu import NO_GPU
 from compcoll.devices.memory import DeviceArray
+from compcoll.engine import hooks
 from compcoll.engine._engine import BLOCKING, LARGEST_FIRST_CHUNK, PERSISTENT, memory_at
 from compcoll.operations import OPERATIONS, REDUCTIONS, Blocks, Operation
 from compcoll.policy.choices import CHUNK_LIMITS
@@ -47,6 +49,9 @@ def prepare(description: Any) -> None:
     description : compcoll.engine._engine.Description
     """
     marked: Marked = description.side or Marked.of(description.number)
+    is_planned = description.form == PERSISTENT  # its values come later
+    if hooks.samples and not (description.is_uncompressed or marked.idle or is_planned):
+        _pass_sample(marked, description)
     if description.is_message:
         _prepare_message(marked, description)
         return
@@ -59,6 +64,21 @@ def prepare(description: Any) -> None:
         _prepare_pairs(marked, operation, description)
     else:
         _prepare_for_all(marked, operation, description)
+
+
+def _pass_sample(marked: Marked, description: Any) -> None:
+    """Pass values of the largest block that this rank sends to the hooks."""
+    operation = OPERATIONS.get(description.op)
+    blocks = description.send or (_blocks_in_place(operation, marked.rank, description) if operation else [])
+    found = [block for block in blocks if block[0] and block[1] and block[3] and block[4] == NO_GPU]
+    if not found:
+        return
+    n, code, _, address, _ = max(found, key=itemgetter(0))
+    element = dtypes.dtype_of(code)
+    dtype = dtypes.real_dtype(element)
+    values = memory_at(address, n * dtype.itemsize).view(dtype)
+    for hook in hooks.samples:
+        hook(description.op, element, description.nbytes or values.nbytes, values)
 
 
 # -- calls that all ranks decide
@@ -110,9 +130,7 @@ def _call_of(operation: Operation, rank: int, description: Any, element: np.dtyp
 
 def _sample(operation: Operation, rank: int, description: Any, element: np.dtype) -> Any:
     """Values that this rank sends, to measure a codec on; other buffers are about to be overwritten."""
-    blocks = description.send
-    if not blocks and (not operation.root or operation.reduces or rank == description.root):
-        blocks = description.recv[rank if operation.recv.many else 0 :]
+    blocks = description.send or _blocks_in_place(operation, rank, description)
     if not blocks or not blocks[0][0] or not blocks[0][3]:
         return None
     n, _, _, address, gpu = blocks[0]
@@ -120,6 +138,13 @@ def _sample(operation: Operation, rank: int, description: Any, element: np.dtype
     if gpu != NO_GPU:
         return DeviceArray(gpu, address, dtype, n, None)
     return memory_at(address, n * dtype.itemsize).view(dtype)
+
+
+def _blocks_in_place(operation: Operation, rank: int, description: Any) -> list[Any]:
+    """The block of the receive buffer that a rank sends from in place, if it sends any."""
+    if operation.root and not operation.reduces and rank != description.root:
+        return []
+    return list(description.recv[rank if operation.recv.many else 0 :][:1])
 
 
 def _gpus_of(description: Any) -> set[int]:

@@ -14,6 +14,15 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from compcoll.codecs.speed import (
+    CodecSpeed,
+    careful_speed,
+    coding_of,
+    measure_speed,
+    message_seconds,
+    rank_nbytes,
+    wire_nbytes,
+)
 from compcoll.core import environment
 from compcoll.core._cpu import TrialWindow
 from compcoll.core.exchange import bcast_object
@@ -24,15 +33,6 @@ from compcoll.engine.group import Facts, complete, make_private
 from compcoll.policy.decision import Decision
 from compcoll.policy.link import byte_seconds
 from compcoll.policy.pairs import MOST_SPREAD, Figures, Known
-from compcoll.policy.speed import (
-    CodecSpeed,
-    careful_speed,
-    coding_of,
-    measure_speed,
-    message_seconds,
-    rank_nbytes,
-    wire_nbytes,
-)
 from compcoll.policy.table import About, Begun, Row, RowKind, Rows, half_octave, store
 from compcoll.policy.trial import ENDLESS, Kind
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from math import ceil, inf, isfinite
 
+from compcoll.codecs.speed import CodecSpeed, Coding, overlapped
 from compcoll.core._cpu import TrialWindow
 from compcoll.policy.pairs import GAIN, Agree, Figures, Known, Pair, mean_in_call, median, outcome
-from compcoll.policy.speed import CodecSpeed, Coding
 
 __all__ = ["BLOCK", "ENDLESS", "LARGE_BLOCK", "LARGE_NBYTES", "MOST_PAIRS", "WARM", "Kind"]
 
@@ -30,8 +30,6 @@ BLOCK_SECONDS, MOST_CALLS = 8e-3, 96
 #: Pairs of blocks after which a trial may end, and has to end. The first pair is not counted: pages,
 #: connections and buckets of the network are still warming up.
 FEW_PAIRS, MOST_PAIRS = 3, 8
-#: Fraction of coding, or of the wire time if that is shorter, that the other cannot hide at best.
-ALONE = 0.25
 #: Fraction of plain MPI's time from which each of the first two pairs of large calls ends a trial. The first
 #: pair alone does not, as it touches the memory of compressed calls first.
 POOR = 1.25
@@ -256,7 +254,7 @@ class Kind:
         plain, encode, decode, share = agree([mean_in_call(self.window), *figures])
         coding, wire = self._coding.seconds(encode, decode), share * plain
         # The time of small calls is not known yet.
-        is_quick = not self._is_large or max(coding, wire) + ALONE * min(coding, wire) < plain
+        is_quick = not self._is_large or overlapped(coding, wire) < plain
         if not share or (share < GAIN and is_quick):
             self._begin_pairs(_State.TRIAL)
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from compcoll.operations import ALGORITHMS, blocking_name
+from compcoll.tracing.prediction import rule_for
 from compcoll.tracing.reader import Program
 from compcoll.tracing.rows import Kind, Row, by_reason, grouped, kind_of
 from compcoll.tracing.words import nbytes_text, plural, seconds_text
@@ -73,12 +73,7 @@ class _Vain:
     @property
     def rule(self) -> str:
         """The rule of a policy that leaves such calls to MPI, as TOML."""
-        known = self.kind.dtype not in ("unknown", "other", "-")
-        dtype = f'dtype = "{self.kind.dtype}", ' if known else ""
-        op = blocking_name(self.kind.op)
-        if op not in ALGORITHMS:  # as Ssend and Sendrecv_replace
-            op = "Sendrecv" if op.startswith("Sendrecv") else "Send"
-        return f'{{op = "{op}", {dtype}codec = "none"}}'
+        return rule_for(self.kind.op, self.kind.dtype, "none")
 
 
 def in_vain(program: Program) -> list[str]:

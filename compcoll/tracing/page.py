@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from compcoll.tracing import findings
+from compcoll.tracing import findings, prediction
 from compcoll.tracing.reader import Program
 from compcoll.tracing.rows import Row, grouped, kind_of
 from compcoll.tracing.tables import Table
@@ -106,7 +106,9 @@ def write(program: Program, shown: Iterable[Table], path: Path) -> None:
     vain = _list(findings.VAIN, findings.in_vain(program))
     text = _PAGE.substitute(
         title=escape(program.title),
-        said="".join(f"<p>{escape(one)}</p>" for one in findings.conclusion(program)),
+        said="".join(
+            f"<p>{escape(one)}</p>" for one in (*findings.conclusion(program), *prediction.advice(program))
+        ),
         notes=f'<div class="notes">{_list("", program.notes)}</div>' if program.notes else "",
         vain=f'<div class="vain">{vain}</div>' if vain else "",
         totals="".join(f"<div><b>{value}</b>{name}</div>" for name, value in _totals(program).items()),

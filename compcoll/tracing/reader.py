@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from compcoll.tracing import VERSION
 from compcoll.tracing.words import plural
 
-__all__ = ["Measured", "Program", "Rank", "TracedCall", "read"]
+__all__ = ["Measured", "Program", "Rank", "Sample", "TracedCall", "read"]
 
 #: Upper limits of plausible clock readings and of times of day, in seconds.
 _MOST_SECONDS, _LATEST = 1e12, 6e10
@@ -76,6 +76,19 @@ class Measured(NamedTuple):
     plain: float
 
 
+class Sample(NamedTuple):
+    """A codec on some values that a rank sent; see `compcoll.tracing.samples`."""
+
+    op: str
+    dtype: str
+    nbytes: int
+    codec: str
+    encode: float
+    decode: float
+    share: float
+    error: float
+
+
 @dataclass
 class Rank:
     """The trace of one rank."""
@@ -85,6 +98,7 @@ class Rank:
     head: dict[str, Any]  # its first line, with the job's facts
     calls: list[TracedCall] = field(default_factory=list)  # in the order of their starts
     measured: list[Measured] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     clocks: list[tuple[float, float]] = field(default_factory=list)  # when compared, seconds off rank 0's
     run: str | None = None  # identity of the program, which all ranks share after their first meeting
     end: dict[str, Any] | None = None  # its last line, if it reached its end
@@ -210,7 +224,9 @@ def _head(line: dict[str, Any], name: str) -> Rank:
         raise ValueError(f"rank {rank} of {size}")
     if name != f"rank{rank:05d}.jsonl":
         raise ValueError(f"it is the file of rank {rank}")
-    line = {key: value for key, value in line.items() if key not in ("nodes", "link")}  # of later lines
+    line = {
+        key: value for key, value in line.items() if key not in ("nodes", "link", "cores")
+    }  # of later lines
     line |= {"date": _number(line["date"], _LATEST), "at": _number(line["at"])}
     line["host"] = _printable(str(line.get("host", "unknown")))
     command = line.get("command") or line.get("program")
@@ -227,8 +243,11 @@ def _add_line(rank: Rank, line: dict[str, Any]) -> None:
         rank.run = _text(line["run"])
         if "nodes" in line:
             rank.head |= {"nodes": [_count(node) for node in line["nodes"]], "link": _number(line["link"])}
+            rank.head["cores"] = _number(line.get("cores", 1.0))
     elif "rows" in line:
         rank.measured += [_measured(row) for row in line["rows"]]
+    elif "samples" in line:
+        rank.samples += [_sample(one) for one in line["samples"]]
     elif "end" in line:
         rank.end = {**line, "end": _count(line["end"])}
     else:
@@ -269,6 +288,12 @@ def _call(line: dict[str, Any]) -> TracedCall:
 def _measured(row: dict[str, Any]) -> Measured:
     """A row of a trial, which has the seconds within a compressed call and within a plain one."""
     return Measured(_text(row["op"]), _text(row["type"]), _count(row["bytes"]), _number(row["in_call"][1]))
+
+
+def _sample(line: dict[str, Any]) -> Sample:
+    """A sample, whose times are for each uncompressed byte."""
+    names = _text(line["op"]), _text(line["dtype"]), _count(line["bytes"]), _text(line["codec"])
+    return Sample(*names, *(_number(line[name]) for name in ("encode", "decode", "share", "error")))
 
 
 def _number(value: Any, most: float = _MOST_SECONDS) -> float:

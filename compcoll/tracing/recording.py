@@ -31,6 +31,7 @@ from compcoll.engine.finalize import before_finalize
 from compcoll.engine.group import make_private
 from compcoll.tracing import exchange
 from compcoll.tracing.records import CommFacts, Record, Sites, Tally
+from compcoll.tracing.samples import Samples
 from compcoll.tracing.words import plural
 from compcoll.tracing.writer import Trace
 
@@ -171,12 +172,15 @@ class Recording:
         self.summary = False
         self._trace, self._tally, self._sites = trace, Tally(), Sites(facts_of)
         self._measured = measured
+        self._samples = Samples()
         self._comm: MPI.Intracomm | None = None
         self._run, self._compares_clocks, self._done = "", False, False
         self._lock, self._stop = RLock(), Event()
         hooks.objects.append(self._add_objects)
         hooks.meets.append(self._meet)
         hooks.watched = 1 if trace is None else 2
+        if trace is not None:
+            hooks.samples.append(self._samples.add)
         self.begin()
         if trace is not None:
             with suppress(RuntimeError):  # else records are written when there are many, and last
@@ -198,6 +202,8 @@ class Recording:
                 self._tally.add(*pair)
             if self._trace is not None and pairs:
                 self._trace.add(pairs)
+            if self._trace is not None:
+                self._trace.add_lists(samples=self._samples.take())
 
     def finish(self, failed: bool = False) -> None:
         """End the recording once; if the program has failed, without the other ranks."""
@@ -211,7 +217,7 @@ class Recording:
         if self._comm is not None and not failed:
             self._exchange(self._comm)
         if self._trace is not None:
-            self._trace.add_rows(self._measured())
+            self._trace.add_lists(rows=self._measured())
             self._trace.close(failed)
 
     def _add_objects(self, saved_nbytes: int) -> None:
@@ -244,9 +250,10 @@ class Recording:
 
 
 def _job(marked: Any) -> dict[str, Any]:
-    """Facts of a communicator of all ranks: the node of each, and the link's bytes a second."""
-    byte = marked.measured.byte if marked.measured else 0.0
-    return {"nodes": marked.facts.nodes or (0,) * marked.size, "link": 1 / byte if byte else 0.0}
+    """Facts of a communicator of all ranks: nodes, the link's bytes a second, and the cores of a rank."""
+    byte, facts = marked.measured.byte if marked.measured else 0.0, marked.facts
+    cores = facts.workers + 1.0 if facts.sharing <= 1 else 1 / facts.sharing
+    return {"nodes": facts.nodes or (0,) * marked.size, "link": 1 / byte if byte else 0.0, "cores": cores}
 
 
 def _summary(total: np.ndarray, ranks: int, size: int, reasons: Counter[str]) -> str:

@@ -3,9 +3,10 @@
 The first line identifies the file's rank and program (``trace``: the version of the format); rank 0's has
 ``versions``, too. Lines with ``clock``, near the beginning and the end, have the offset of that rank's clock
 from rank 0's; rank 0's first one has ``nodes``, the node of each rank, and ``link``, the measured bytes a
-second, or 0. Nothing of the environment is written. A line ``rows``
-before the last one has the times of calls that were measured both ways. The last line has ``end``: the number
-of calls written, and a flag for a program that failed. The line of a call has
+second, or 0, and ``cores``, those of a rank. Nothing of the environment is written. A line ``rows``
+before the last one has the times of calls that were measured both ways. Lines ``samples`` have the speed,
+ratio and error of codecs on some values of calls, as in `compcoll.tracing.samples`. The last line has
+``end``: the number of calls written, and a flag for a program that failed. The line of a call has
 
 =================  ============================================================================
 ``op``             the method
@@ -95,10 +96,11 @@ class Trace:
         fields = {"clock": reading.at, "offset": reading.offset, "ping": reading.ping, "run": run, **job}
         self._write(dumps(fields) + "\n")
 
-    def add_rows(self, rows: list[dict[str, Any]]) -> None:
-        """Write times of calls that were measured both ways."""
-        if rows:
-            self._write(dumps({"rows": rows}) + "\n")
+    def add_lists(self, **lists: list[dict[str, Any]]) -> None:
+        """Write ``rows``, times of calls that were measured both ways, or ``samples``; nothing if empty."""
+        for name, entries in lists.items():
+            if entries:
+                self._write(dumps({name: entries}) + "\n")
 
     def close(self, failed: bool) -> None:
         """Write the last line; a program that has failed before any call leaves no file."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.report import pages
+from benchmarks.report import pages, predictions
 from benchmarks.report.experiments import experiments
 from benchmarks.report.gains import checks
 from benchmarks.report.pages import Table, filled
@@ -81,3 +81,14 @@ def test_tables_of_readme_and_benchmarks_are_measured_quickly():
     shown = {one.experiment for one in pages.TABLES if one.page in ("README.md", "docs/benchmarks.md")}
     assert shown <= {experiment.name for experiment in quick}
     assert sum(experiment.minutes for experiment in quick) <= 25
+
+
+def test_predictions_stand_beside_measurements():
+    """The first codec's row names the program, and differences are those of the prediction."""
+    measured = {"none": 4.0, "auto": 3.8, "lossless": 3.2, "bfp:bits=7": 2.0}
+    predicted = {"lossless": 3.0, "bfp:bits=7": 2.2}
+    row = {"name": "p", "gbit": 10.0, "predicted": predicted, "measured": measured}
+    assert predictions.table([{"rows": [row]}])[2:] == [
+        "| p | 10 | 4.00 | 3.80 | `lossless` | 3.00 | 3.20 | -6% |",
+        "|  |  |  |  | `bfp:bits=7` | 2.20 | 2.00 | +10% |",
+    ]

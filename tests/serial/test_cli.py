@@ -266,10 +266,11 @@ def test_codec_says_what_is_wrong(run, ramp, tmp_path, monkeypatch, arguments, m
 
 
 def test_speed_up_on_a_link():
-    """Eight chunks pass encoding, link and decoding: the slowest stage in full, one chunk of each other."""
+    """The longer of coding and link counts in full, and a quarter of the other; memory is part of coding."""
     x = Measurement("codec", "codec", (9,), False, 4.0, 8, encode_gbs=10.0, decode_gbs=5.0)
-    assert x.speedup(1e9) == pytest.approx(1 / (0.25 + (0.1 + 0.2) / 8))
-    assert x.speedup(50e9) == pytest.approx(0.02 / (0.2 + (0.1 + 0.005) / 8))
+    coding = 0.1 + 0.2 + 2 * 0.1
+    assert x.speedup(1e9) == pytest.approx(1 / (coding + 0.25 / 4))
+    assert x.speedup(1e8) == pytest.approx(10 / (2.5 + coding / 4))
 
 
 @pytest.mark.parametrize(
@@ -293,9 +294,12 @@ def test_spellings_of_a_bandwidth(spellings, gigabits):
 def test_codec_predicts_for_a_link(run, ramp, text, bandwidth):
     arguments = ("codec", ramp, "-c", "raw", "--seconds", "0.001", "--link", text)
     (row,) = json.loads(run(*arguments, "--json").output)["results"]
-    times = [1 / row["ratio"], *(bandwidth / 1e9 / row[f"{way}_gbs"] for way in ("encode", "decode"))]
-    assert row["speedup"] == {text: pytest.approx(1 / (max(times) + (sum(times) - max(times)) / 8))}
-    assert text in run(*arguments).output
+    coding = bandwidth / 1e9 * sum(1 / row[f"{way}_gbs"] + 0.1 for way in ("encode", "decode"))
+    wire = 1 / row["ratio"]
+    assert row["speedup"] == {text: pytest.approx(1 / (max(coding, wire) + min(coding, wire) / 4))}
+    assert f"At {text}: no codec of these pays." in run(*arguments).output
+    slow = run("codec", ramp, "-c", "int8", "-c", "raw", "--seconds", "0.001", "--link", "10Mb/s").output
+    assert re.search(r"At 10Mb/s: int8 makes .* about 3\.\d times as fast. Do not use: raw\.", words(slow))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compcoll.codecs.speed import CodecSpeed, Coding, coding_of
 from compcoll.policy import trial
 from compcoll.policy.pairs import Known, median
-from compcoll.policy.speed import CodecSpeed, Coding, coding_of
 from compcoll.policy.trial import Kind
 
 SMALL, LARGE = 64 << 10, 4 << 20

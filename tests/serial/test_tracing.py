@@ -199,6 +199,16 @@ def test_a_trace_names_types_and_the_run(ran):
     assert os.environ["PATH"] not in (ran[0] / "rank00000.jsonl").read_text()
 
 
+def test_samples_are_of_what_the_ranks_send(ran):
+    """Each rank samples collectives at the values that it sends."""
+    for rank in read(ran[0]).ranks:
+        ops = {"Alltoall", "Allreduce", "Alltoallv"}
+        assert {one.op for one in rank.samples if one.codec == "lossless"} == ops
+        for one in rank.samples:
+            assert (one.dtype, one.codec in ("lossless", "bfp:bits=7")) == ("float64", True)
+            assert one.share < (0.5 if one.codec == "lossless" else 0.12), one  # numbers in a row
+
+
 def test_versions_have_that_of_cuda(monkeypatch):
     """On a machine with a GPU a trace has the version of CUDA, unless its driver cannot be asked."""
 

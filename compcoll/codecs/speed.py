@@ -16,18 +16,25 @@ from compcoll.frame import HEADER_NBYTES, SLACK
 from compcoll.operations import OPERATIONS
 
 __all__ = [
+    "SAMPLE_NBYTES",
     "CodecSpeed",
     "Coding",
     "careful_speed",
+    "coded_seconds",
     "coding_of",
     "measure_speed",
     "message_seconds",
+    "overlapped",
     "rank_nbytes",
     "wire_nbytes",
 ]
 
 #: Bytes of a sample, and number of times that it is coded.
-_SAMPLE_NBYTES, _REPEATS = 64 << 10, 3
+SAMPLE_NBYTES, _REPEATS = 64 << 10, 3
+#: Fraction of coding, or of the wire time if that is shorter, that the other cannot hide at best.
+ALONE = 0.25
+#: Seconds that a byte takes from memory to the cache: samples are coded in the cache.
+MEMORY = 1e-10
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ def wire_nbytes(op: str, nbytes: int, size: int, ranks_per_node: int) -> int:
 
 def measure_speed(codec: Codec, block: np.ndarray) -> CodecSpeed:
     """Encode and decode a sample of values, in a millisecond or two."""
-    n = min(block.size, _SAMPLE_NBYTES // block.itemsize)
+    n = min(block.size, SAMPLE_NBYTES // block.itemsize)
     start = (block.size - n) // 2
     sample = np.ascontiguousarray(block[start : start + n])
     values, room = np.empty_like(sample), np.empty(sample.nbytes + HEADER_NBYTES + SLACK, np.uint8)
@@ -123,6 +130,19 @@ def careful_speed(codec: Codec, dtype: np.dtype) -> CodecSpeed:
     noise = np.random.default_rng(0).standard_normal(1 << 14).astype(dtype)
     encode, decode = codec.careful_speed
     return CodecSpeed(1 / encode, 1 / decode, codec.encode(noise).nbytes / noise.nbytes)
+
+
+def overlapped(coding: float, wire: float) -> float:
+    """Predict the seconds of a compressed call from those of its coding and of its bytes on the wire."""
+    return max(coding, wire) + ALONE * min(coding, wire)
+
+
+def coded_seconds(plain: float, coding: Coding, speed: CodecSpeed) -> float:
+    """Predict the seconds of a compressed call from those of a plain one, without waits for late ranks.
+
+    Bytes on the wire take as long as plain MPI's, which seldom reaches the link's speed.
+    """
+    return overlapped(coding.seconds(speed.encode + MEMORY, speed.decode + MEMORY), plain * speed.share)
 
 
 def message_seconds(nbytes: int, byte: float, speed: CodecSpeed, chunks: float) -> float:
