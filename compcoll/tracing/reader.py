@@ -224,9 +224,8 @@ def _head(line: dict[str, Any], name: str) -> Rank:
         raise ValueError(f"rank {rank} of {size}")
     if name != f"rank{rank:05d}.jsonl":
         raise ValueError(f"it is the file of rank {rank}")
-    line = {
-        key: value for key, value in line.items() if key not in ("nodes", "link", "cores")
-    }  # of later lines
+    of_later_lines = "nodes", "link", "cores"
+    line = {key: value for key, value in line.items() if key not in of_later_lines}
     line |= {"date": _number(line["date"], _LATEST), "at": _number(line["at"])}
     line["host"] = _printable(str(line.get("host", "unknown")))
     command = line.get("command") or line.get("program")
