@@ -113,7 +113,7 @@ class Trace:
 
     def _write(self, text: str) -> None:
         if self._head is not None:
-            about = {"host": node(), "pid": os.getpid(), "program": sys.argv, "command": sys.orig_argv}
+            about = {"host": node(), "pid": os.getpid(), "program": sys.argv, "command": _command()}
             now = {"date": time.time(), "at": time.perf_counter()}
             text = dumps({**self._head, **about, **now}) + "\n" + text
             self._head = None
@@ -169,3 +169,8 @@ def _accelerated(record: Record) -> str:
         **{stage: report.seconds[stage] for stage in ("encode", "decode", "wait")},
     }
     return "," + dumps(fields)[1:-1]
+
+
+def _command() -> list[str]:
+    """The words that started this process; the interpreter in a program in C does not know them."""
+    return [os.fsdecode(word) for word in Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1]]
