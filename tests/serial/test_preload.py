@@ -292,6 +292,7 @@ def test_a_program_that_a_rank_starts_is_plain(jobs, tmp_path, mpi, language):
     assert (result.returncode, result.stderr.count("in calls")) == (0, 1), result.stderr
     program = read(tmp_path / "trace")
     assert (program.notes, {rank.head["size"] for rank in program.ranks}) == ([], {2})
+    assert program.ranks[0].head["command"][-3:] == words[-3:]
 
 
 def test_a_wrapped_program_is_the_jobs(build):
