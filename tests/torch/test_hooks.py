@@ -3,6 +3,7 @@
 import copy
 import io
 import re
+from contextlib import nullcontext
 from itertools import chain
 
 import numpy as np
@@ -38,6 +39,40 @@ def test_losses_like_those_without_a_hook(gloo, agree, place, codec, options):
     assert agree(close(got, want) if codec == "lossless" else torch.allclose(got, want, rtol=1e-3))
     assert agree(state.levels == place[1] and state.raw_nbytes > 0)
     assert agree(bool(state.reason) == (state.levels == 1))
+
+
+@pytest.mark.parametrize("codec", ["lossless", "bfp:bits=16"])
+def test_accumulated_scaled_and_clipped_gradients(gloo, agree, place, codec):
+    """GradScaler skips the step with an overflow on one rank, with the hook as without it."""
+    nets = [DDP(model(), process_group=gloo) for _ in range(2)]
+    state = ErrorFeedback(codec, gloo, nodes=place[0])
+    nets[1].register_comm_hook(state, compressed_hook)
+    results = [(_looped(net, overflows=2), [p.detach().clone() for p in net.parameters()]) for net in nets]
+    (scales, want), (ours, got) = results
+    assert agree(ours == scales and scales[2] == scales[1] / 2)
+    assert agree(all(torch.allclose(*pair, rtol=1e-3, atol=1e-4) for pair in zip(got, want, strict=True)))
+    assert agree(all(is_same(gloo, p) for p in got) and state.raw_nbytes > 0)
+
+
+def _looped(net, overflows):
+    """Scales after each of four steps, of which one overflows on rank 0; each has two batches."""
+    optimizer, scaler = torch.optim.SGD(net.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+    scales = []
+    for step in range(4):
+        for i in range(2):
+            x, y = batch(2 * step + i)
+            with nullcontext() if i else net.no_sync(), torch.autocast("cpu", torch.bfloat16):
+                loss = torch.nn.functional.mse_loss(net(x).float(), y)
+                if step == overflows and dist.get_rank() == 0:
+                    loss = loss * float("inf")
+                scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        scales.append(scaler.get_scale())
+    return scales
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
