@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, replace
 from itertools import product
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,11 +22,13 @@ from rich.table import Table
 
 from .osu.output import as_json, environment
 from .report.figures import scaling
-from .simulation.fabrics import FABRICS, NODE
+from .simulation.fabrics import FABRICS, NODE, NODE_MEMORY, network_of
+from .simulation.measured import CoreSpeed, measure_core
+from .simulation.node import moved_nbytes
 from .simulation.plain import plain_seconds
 from .simulation.predict import Collective
 from .simulation.virtual import Profile
-from .simulation.ways import Way, quick_look
+from .simulation.ways import quick_look
 
 __all__ = ["main", "predicted_row"]
 
@@ -36,10 +40,6 @@ OPERATIONS = ("Alltoall", "Allgather", "Bcast", "Reduce_scatter_block", "Allredu
 RECONSTRUCTED = 0.8
 #: Fixed seconds of an operation on a chunk, in addition to the time for its bytes.
 OPERATION = 2e-6
-#: Algorithms are left out if the quick look predicts more than these multiples of the best time. The quick
-#: look is exact except for one level among nodes of many ranks, up to 1.4 times as long, and Bcast, 0.75 to
-#: 1.3 times.
-NEAR, NEAR_OF_BCAST = 1.1, 2.0
 
 
 def _names_of(known: Collection[str]) -> Callable[..., list[str]]:
@@ -54,21 +54,51 @@ def _names_of(known: Collection[str]) -> Callable[..., list[str]]:
     return split
 
 
+def _integers(least: int) -> Callable[..., list[int]]:
+    """Callback of an option that takes integers, separated by commas."""
+
+    def split(context: click.Context, parameter: click.Parameter, value: str) -> list[int]:
+        numbers = [click.INT.convert(word, parameter, context) for word in value.split(",")]
+        if min(numbers) < least:
+            raise click.BadParameter(f"{min(numbers)} is less than {least}")
+        return numbers
+
+    return split
+
+
+def _networks(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
+    names = value.split(",")
+    for name in names:
+        try:
+            network_of(name)
+        except ValueError:
+            known = ", ".join(FABRICS)
+            raise click.BadParameter(f"{name!r} is neither a number of Gb/s nor one of {known}") from None
+    return names
+
+
 @click.command(context_settings={"show_default": True})
 @click.option("--nbytes", default=1 << 20, type=LONG, help="Bytes for or from each peer.")
-@click.option("--buffer", default=4 << 20, type=LONG, help="Bytes of the buffer of Bcast and Allreduce.")
-@click.option("--codec", default="zfp:rate=8", help="Codec, by name alone; the next options describe it.")
-@click.option("--ratio", default=4.0, type=POSITIVE, help="Its ratio.")
-@click.option("--encode", default=1.5, type=POSITIVE, help="GB/s of values: half of one AVX-512 core's.")
-@click.option("--decode", default=1.0, type=POSITIVE, help="GB/s of values.")
-@click.option("--memory", default=8.0, type=POSITIVE, help="GB/s that a core copies.")
-@click.option("--max-ranks", default=4096, type=click.IntRange(2), help="Largest number of ranks.")
-@click.option("--ranks-per-node", default=8, type=click.IntRange(1), help="Ranks that share a node's port.")
+@click.option(
+    "--buffers",
+    default=str(4 << 20),
+    callback=_integers(32 << 10),
+    help="Bytes of the buffer of Allreduce, separated by commas; Bcast has the first.",
+)
+@click.option("--codec", default="bfp:bits=7", help="Codec; one core of this machine shows how fast it is.")
+@click.option("--ratio", type=POSITIVE, help="Its ratio, instead of the measured one.")
+@click.option("--encode", type=POSITIVE, help="GB/s of values, instead of the measured speed.")
+@click.option("--decode", type=POSITIVE, help="GB/s of values, instead of the measured speed.")
+@click.option("--memory", type=POSITIVE, help="GB/s that a core copies, instead of the measured speed.")
+@click.option("--node-memory", default=NODE_MEMORY / 1e9, type=POSITIVE, help="GB/s of all cores of a node.")
+@click.option("--ranks", default="64,512,4096", callback=_integers(2), help="Numbers of ranks.")
+@click.option("--ranks-per-node", default="8,64", callback=_integers(1), help="Ranks that share a port.")
+@click.option("--cores", default="1,4,8", callback=_integers(1), help="Cores of a rank.")
 @click.option(
     "--networks",
-    default="1gbe,10gbe,25gbe,100gbe",
-    callback=_names_of(FABRICS),
-    help="Fabrics, separated by commas.",
+    default="10,25,50,100,200,400",
+    callback=_networks,
+    help=f"Gb/s of a node, or {', '.join(FABRICS)}.",
 )
 @click.option(
     "--operations",
@@ -80,110 +110,131 @@ def _names_of(known: Collection[str]) -> Callable[..., list[str]]:
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw them into a file, PNG, PDF or SVG.")
 def main(
     nbytes,
-    buffer,
+    buffers,
     codec,
     ratio,
     encode,
     decode,
     memory,
-    max_ranks,
+    node_memory,
+    ranks,
     ranks_per_node,
+    cores,
     networks,
     operations,
     json_path,
     plot_path,
 ):
     """Predict the speed-up of compressed collectives over plain MPI at scale."""
-    profile = Profile(
-        node=NODE,
-        encode=1e9 * encode,
-        decode=1e9 * decode,
-        reconstruct=1e9 * encode * RECONSTRUCTED,
-        ratio=ratio,
-        call=OPERATION,
-        memory=1e9 * memory,
-    )
-    ranks = [2**k for k in range(1, 13) if 2**k <= max_ranks]
-    cases = []
-    for network, op, size in product(networks, operations, ranks):
-        part = {"Bcast": buffer, "Allreduce": max(buffer // size, 1)}.get(op, nbytes)
-        call = Collective(op, part, size, ranks_per_node if size > ranks_per_node else 1)
-        cases.append((network, call, profile.with_(network=FABRICS[network])))
-    rows = _simulate(cases)
+    speed = measure_core(codec)
+    given = {"encode": encode, "decode": decode, "memory": memory}
+    speed = replace(speed, **{name: 1e9 * value for name, value in given.items() if value})
+    speed = replace(speed, ratio=ratio or speed.ratio)
+    sizes = {"Bcast": buffers[:1], "Allreduce": buffers}
+    calls = [
+        (size, Collective(op, max(size // n, 1) if op == "Allreduce" else size, n, k if n > k else 1))
+        for op in operations
+        for size in sizes.get(op, [nbytes])
+        for n, k in product(ranks, ranks_per_node)
+    ]
+    profiles = {count: profile_of(speed, count) for count in cores}
+    rows = _simulate([(size, call, profiles, networks, 1e9 * node_memory) for size, call in calls])
     about = {
         "command": " ".join(["python -m benchmarks.scaling", *sys.argv[1:]]),
-        "nbytes": nbytes,
-        "buffer": buffer,
         "codec": codec,
-        "ranks_per_node": ranks_per_node,
-        "encode": profile.encode,
-        "decode": profile.decode,
-        "ratio": ratio,
-        "memory": profile.memory,
+        **asdict(speed),
+        "node_memory": 1e9 * node_memory,
         **environment(),
+        "rows": rows,
     }
-    _show(about, rows, ranks)
+    _show(about)
     if json_path:
         with open(json_path, "w") as file:
-            file.write(as_json({**about, "rows": rows}))
+            file.write(as_json(about))
     if plot_path:
-        scaling([{**about, "rows": rows}], Path(plot_path))
+        scaling([about], Path(plot_path))
 
 
-def _simulate(cases: list[tuple[str, Collective, Profile]]) -> list[dict]:
-    """Simulate all cases on all cores, the longest first; return a row for each."""
+def profile_of(speed: CoreSpeed, cores: int) -> Profile:
+    """Machine of ranks with as many cores, which work like one core of their speeds' sum."""
+    return Profile(
+        node=NODE,
+        encode=cores * speed.encode,
+        decode=cores * speed.decode,
+        reconstruct=cores * speed.encode * RECONSTRUCTED,
+        ratio=speed.ratio,
+        call=OPERATION,
+        memory=cores * speed.memory,
+    )
+
+
+def _simulate(cases: list[tuple]) -> list[dict]:
+    """Simulate all calls on all cores, the longest first; return their rows."""
     order = sorted(range(len(cases)), key=lambda i: -cases[i][1].size)
-    rows: dict[int, dict] = {}
+    rows: dict[int, list[dict]] = {}
     console = Console(stderr=True)
     # Forked children would share MPI's state.
     with (
         ProcessPoolExecutor(mp_context=get_context("spawn")) as pool,
         Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as progress,
     ):
-        work = {pool.submit(predicted_row, *cases[i]): i for i in order}
+        work = {pool.submit(_rows_of, *cases[i]): i for i in order}
         for done in progress.track(as_completed(work), total=len(work), description="simulating"):
             rows[work[done]] = done.result()
-    return [rows[i] for i in range(len(cases))]
+    return [row for i in range(len(cases)) for row in rows[i]]
 
 
-def predicted_row(network: str, call: Collective, profile: Profile) -> dict:
-    """Row with the times of the best compressed way and of plain MPI."""
-    seconds = best_ways(call, profile)
-    best = min(seconds, key=seconds.__getitem__)
-    plain = plain_seconds(call, profile)
+def _rows_of(
+    nbytes: int, call: Collective, profiles: dict[int, Profile], networks: list[str], node_memory: float
+) -> list[dict]:
+    """Rows of a call; one process makes all of them, since they have the same schedules.
+
+    A rank need not use all its cores: more of them are never slower.
+    """
+    about = {"op": call.op, "nbytes": nbytes, "ranks": call.size, "ranks_per_node": call.ranks_per_node}
+    rows: list[dict] = []
+    least: dict[str, dict] = {}
+    for cores, profile in sorted(profiles.items()):
+        for network in networks:
+            row = predicted_row(call, profile, network, node_memory)
+            least[network] = min(row, least.get(network, row), key=lambda row: row["seconds"])
+            plain, best = row["plain_seconds"], least[network]
+            gain = {"plain_seconds": plain, "speedup": plain / best["seconds"]}
+            rows.append({**about, "cores": cores, **best, **gain})
+    return rows
+
+
+def predicted_row(call: Collective, profile: Profile, network: str, node_memory: float = inf) -> dict:
+    """Times of the best compressed way and of plain MPI, neither shorter than the node's memory allows."""
+    profile = profile.with_(network=network_of(network))
+    looks = quick_look(call, profile)
+    best = min(looks, key=looks.__getitem__)
+    # The quick look of a Bcast is 0.75 to 1.3 times the exact time, and otherwise near it.
+    seconds = best.seconds(call, profile) if call.op == "Bcast" else looks[best]
+    ours = max(seconds, moved_nbytes(call, profile.ratio) / node_memory)
+    plain = max(plain_seconds(call, profile), moved_nbytes(call) / node_memory)
     return {
         "network": network,
-        "op": call.op,
-        "ranks": call.size,
-        "speedup": plain / seconds[best],
-        "seconds": seconds[best],
+        "speedup": plain / ours,
+        "seconds": ours,
         "plain_seconds": plain,
         "algorithm": best.name,
         "chunk_nbytes": best.chunk_nbytes,
     }
 
 
-def best_ways(call: Collective, profile: Profile) -> dict[Way, float]:
-    """Seconds of each algorithm with its best chunk size, if the quick look finds it near the best."""
-    looks = sorted(quick_look(call, profile).items(), key=lambda look: look[1])
-    least, near = looks[0][1], NEAR_OF_BCAST if call.op == "Bcast" else NEAR
-    hopeful: dict[tuple[str, int], Way] = {}
-    for way, seconds in looks:
-        if seconds < near * least:
-            hopeful.setdefault((way.algorithm, way.levels), way)
-    return {way: way.seconds(call, profile) for way in hopeful.values()}
-
-
-def _show(about: dict, rows: list[dict], ranks: list[int]) -> None:
-    table = Table(
-        title=f"Predicted speed-up of {about['codec']} over plain MPI, {about['nbytes']} bytes, "
-        f"{about['ranks_per_node']} ranks per node"
-    )
-    for heading in ("network", "operation", *map(str, ranks)):
-        table.add_column(heading, justify="left" if heading.isalpha() else "right")
-    for network, op in dict.fromkeys((row["network"], row["op"]) for row in rows):
-        values = [f"{r['speedup']:.2f}" for r in rows if (r["network"], r["op"]) == (network, op)]
-        table.add_row(network, op, *values)
+def _show(about: dict) -> None:
+    networks = list(dict.fromkeys(row["network"] for row in about["rows"]))
+    table = Table(title=f"Predicted speed-up of {about['codec']} over plain MPI")
+    headings = ("operation", "bytes", "ranks", "ranks a node", "cores a rank")
+    for heading in (*headings, *networks):
+        table.add_column(heading, justify="left" if heading == "operation" else "right")
+    found: dict[tuple, list[str]] = {}
+    for row in about["rows"]:
+        key = tuple(str(row[name]) for name in ("op", "nbytes", "ranks", "ranks_per_node", "cores"))
+        found.setdefault(key, []).append(f"{row['speedup']:.2f}")
+    for key, values in found.items():
+        table.add_row(*key, *values)
     Console(width=140).print(table)
 
 

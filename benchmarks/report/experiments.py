@@ -11,7 +11,19 @@ from pathlib import Path
 
 from ..osu.operations import COLLECTIVES, NONBLOCKING, OPERATIONS
 from ..programs.examples import EXAMPLES
-from . import applications, calls, codecs_page, figures, gains, predictions, programs, psnr, tables, workloads
+from . import (
+    applications,
+    calls,
+    codecs_page,
+    figures,
+    gains,
+    predictions,
+    programs,
+    psnr,
+    scale,
+    tables,
+    workloads,
+)
 
 __all__ = ["RESULTS", "ROOT", "SHARED", "Experiment", "experiments"]
 
@@ -26,8 +38,6 @@ CODECS = "bfp:bits=7,zfp:rate=8,int8,lossless"
 SOLVED = ("auto", "lossless", "zfp:rate=16", "bfp:bits=14", "zfp:rate=8", "bfp:bits=7")
 #: Words before a program that let it use a system's Open MPI.
 OPEN_MPI = ("env", "MPI4PY_MPIABI=openmpi", "MPI4PY_LIBMPI=libmpi.so.40")
-#: Simulated GB/s at which one core encodes, decodes and copies.
-SPEEDS = "--encode 2.76 --decode 2.64 --memory 15.75"
 
 
 @dataclass(frozen=True)
@@ -249,7 +259,11 @@ def _nodes() -> Iterator[Experiment]:
         minutes=4,
     )
     nodes = "--codec bfp:bits=7,lossless --iters 9 --in-a-row 5"
-    short = "--codec bfp:bits=7 --sizes 32K --min-nbytes 1024 --in-a-row 100 --iters 9"
+    few = "--codec bfp:bits=7 --iters 9 --sizes"
+    shorter = (
+        ("alltoall", f"{few} 32K --min-nbytes 1024 --in-a-row 100"),
+        ("allreduce", f"{few} 4K,16K,64K,256K --min-nbytes 0 --in-a-row 60"),
+    )
     yield Experiment(
         "nodes",
         "Two hosts of four ranks, two levels",
@@ -260,7 +274,7 @@ def _nodes() -> Iterator[Experiment]:
             for gbit in (1, 5)
             for op, size in (("allreduce", "8M"), *((op, "4M") for op in OPS if op != "allreduce"))
         ]
-        + [lab(2, gbit, "alltoall", short, ranks=4) for gbit in (1, 5)],
+        + [lab(2, gbit, op, options, ranks=4) for gbit in (1, 5) for op, options in shorter],
         minutes=4,
     )
     auto = "--codec auto --control --sizes 64K,512K,8M --iters 100 --warmup 20 --max-seconds 5"
@@ -453,22 +467,23 @@ def _weights() -> Iterator[Experiment]:
 
 def _scaling() -> Iterator[Experiment]:
     """Predictions for many ranks."""
+    operations = "Alltoall,Allgather,Reduce_scatter_block,Allreduce"
     yield Experiment(
         "scaling",
         "Up to 4096 ranks, predicted",
-        "The real algorithms in virtual time, the faster of one level and two, with eight and with 64 ranks "
-        "a node (up to as many ranks have a node each), and measured speeds of codec and memory on one core. "
-        "The first table's figure ends at an eighth. Alltoall, Allgather and Reduce_scatter_block with 1 MiB "
-        "for or from each peer. Plain MPI's algorithms are MPICH's for long messages, which look at nodes in "
-        "small Bcasts alone.",
+        "The real algorithms in virtual time, the faster of one level and two, and measured speeds of the "
+        "codec and of memory on one core. All cores of a node share its memory bandwidth, which is assumed. "
+        "Plain MPI's algorithms are MPICH's for long messages.",
         [
-            f"benchmarks.scaling --networks 1gbe,10gbe,100gbe,ndr {SPEEDS} {nodes} {more}".split()
-            for nodes in ("", "--ranks-per-node 64")
-            for more in ("", "--operations Allreduce --buffer 1073741824")
+            f"benchmarks.scaling --operations {operations} --buffers 4194304,1073741824 {options}".split()
+            for options in (
+                "--ranks 4096",
+                "--ranks 64,512,4096 --ranks-per-node 8 --cores 4 --networks 10,100,400",
+            )
         ],
         figures.scaling,
-        tables.scaling,
-        minutes=10,
+        scale.summary,
+        minutes=2,
     )
 
 

@@ -6,6 +6,7 @@ from math import ceil, log2
 from pathlib import Path
 
 from ..osu.timing import CONTROL
+from .tables import size
 
 __all__ = ["auto", "scaling", "speedups"]
 
@@ -72,32 +73,40 @@ def auto(runs: list[dict], path: Path) -> None:
 
 
 def scaling(runs: list[dict], path: Path) -> None:
-    """Predicted speed-up over the number of ranks, a panel for each network."""
+    """Predicted speed-up over the number of ranks, a panel for each network, on one kind of node."""
     plt = _pyplot()
-    run = runs[0]
-    networks, ops = (list(dict.fromkeys(row[key] for row in run["rows"])) for key in ("network", "op"))
+    run = runs[-1]
+    place = min((row["ranks_per_node"], row["cores"]) for row in run["rows"])
+    rows_of: dict[str, dict[tuple, list[dict]]] = {}
+    for row in run["rows"]:
+        if (row["ranks_per_node"], row["cores"]) == place:
+            of_network = rows_of.setdefault(row["network"], {})
+            of_network.setdefault((row["op"], row["nbytes"]), []).append(row)
+    networks, calls = list(rows_of), list(next(iter(rows_of.values())))
     figure, panels = plt.subplots(
         1, len(networks), figsize=(3.3 * len(networks), 4.6), sharey=True, squeeze=False, layout="constrained"
     )
     for panel, network in zip(panels[0], networks, strict=True):
-        for op, mark in zip(ops, "osv^D", strict=True):
-            rows = [row for row in run["rows"] if (row["network"], row["op"]) == (network, op)]
+        for (op, nbytes), mark in zip(calls, "osv^DP", strict=False):
+            rows = rows_of[network][op, nbytes]
             ranks, gains = [row["ranks"] for row in rows], [row["speedup"] for row in rows]
-            panel.plot(ranks, gains, marker=mark, markersize=4, label=op)
+            panel.plot(ranks, gains, marker=mark, markersize=4, label=f"{op}, {size(nbytes)}")
         panel.axhline(1, color="black", linewidth=0.8, linestyle="--")
-        panel.set(title=network, xlabel="number of ranks")
+        panel.set(title=f"{network} Gb/s" if network[-1].isdigit() else network, xlabel="number of ranks")
         panel.set_xscale("log", base=2)
-        panel.set_xticks([2, 16, 128, 1024, 4096], ["2", "16", "128", "1024", "4096"], rotation=45)
+        panel.set_xticks(ranks, [str(n) for n in ranks], rotation=45)
         panel.set_yscale("log", base=2)
         panel.minorticks_off()
         panel.grid(alpha=0.3)
     panels[0][0].set_ylabel("predicted speed-up over plain MPI")
     # Speed-ups below 1/8 are cut off: nobody would accept such a loss.
-    most = max(row["speedup"] for row in run["rows"])
+    most = max(row["speedup"] for of in rows_of.values() for rows in of.values() for row in rows)
     ticks = [2**k for k in range(-3, max(ceil(log2(most)), 1) + 1)]
     panels[0][0].set_yticks(ticks, [f"{n:g}" if n >= 1 else f"1/{1 / n:g}" for n in ticks])
     panels[0][0].set_ylim(ticks[0], 1.1 * ticks[-1])
-    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=len(ops))
+    figure.legend(
+        *panels[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=min(len(calls), 3)
+    )
     figure.savefig(path, dpi=130)
     plt.close(figure)
 

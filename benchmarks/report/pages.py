@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from . import applications, calls, codecs_page, gains, predictions, programs, psnr, tables, workloads
+from . import applications, calls, codecs_page, gains, predictions, programs, psnr, scale, tables, workloads
 from .experiments import RESULTS, ROOT, Experiment
 
 __all__ = ["MARKED", "TABLES", "Table", "filled", "report", "result", "source", "write"]
@@ -70,6 +70,10 @@ TABLES = [
     Table("transpose", "docs/transpose.md", "transpose", programs.examples),
     Table("programs", "docs/programs.md", "programs", programs.packages),
     Table("predictions", "docs/reports.md", "predictions", predictions.table),
+    Table("nodes", "docs/nodes.md", "nodes", scale.inside),
+    Table("scaling-limits", "docs/nodes.md", "scaling", scale.limits),
+    Table("scaling-speedups", "docs/nodes.md", "scaling", scale.speedups),
+    Table("scaling-ranks", "docs/nodes.md", "scaling", scale.by_ranks),
 ]
 
 

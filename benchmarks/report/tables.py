@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..osu.timing import CONTROL
 
-__all__ = ["CODECS", "FEW", "gains", "link", "scaling", "speedups", "steps"]
+__all__ = ["CODECS", "FEW", "gains", "link", "speedups", "steps"]
 
 #: Operations of the benchmarks that tables of pages show, and MPI's names for them.
 OPERATIONS = {
@@ -105,24 +105,3 @@ def size(nbytes: float) -> str:
             break
         nbytes /= 1024
     return f"{nbytes:g} {unit}"
-
-
-def scaling(runs: list[dict]) -> list[str]:
-    """Lines of a table with a row for each network and operation, and a column for each number of ranks."""
-    lines = []
-    for run in runs:
-        rows = {(row["network"], row["op"], row["ranks"]): row["speedup"] for row in run["rows"]}
-        ranks = list(dict.fromkeys(n for _, _, n in rows))
-        speeds = f"encoding {run['encode'] * 1e-9:.1f} GB/s, decoding {run['decode'] * 1e-9:.1f} GB/s"
-        lines += [
-            f"{run['codec']}: {speeds}, ratio {run['ratio']:.2f}; {run['ranks_per_node']} ranks a node, "
-            f"Bcast and Allreduce of {size(run['buffer'])}.",
-            "",
-            f"| network | operation | {' | '.join(map(str, ranks))} |",
-            "| --- | --- |" + " ---: |" * len(ranks),
-        ]
-        for network, op in dict.fromkeys((network, op) for network, op, _ in rows):
-            values = " | ".join(f"{rows[network, op, n]:.2f}" for n in ranks)
-            lines.append(f"| {network} | {op} | {values} |")
-        lines.append("")
-    return lines[:-1]

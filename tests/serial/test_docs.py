@@ -20,10 +20,6 @@ NUMBER = r"[-+~]?\d[\d,]*(\.\d+)? ?(x|ms|s|µs|GB/s|MB|%|dB)?"
 MEASURED = re.compile(rf"{NUMBER}(( ?/ ?| to |, | ± ){NUMBER})*")
 #: Rows of a measurement that `make report` does not repeat.
 ROWS = re.compile(r"benchmarks/results/[\w.-]+\.jsonl")
-#: Pages whose tables are not written by the report yet.
-PENDING = {
-    "docs/nodes.md",
-}
 PAGES = [
     "README.md",
     "CONTRIBUTING.md",
@@ -127,7 +123,7 @@ def unsourced(text):
 @pytest.mark.parametrize("page", PAGES)
 def test_tables_of_measurements_are_written_by_the_report(page):
     found = list(unsourced((ROOT / page).read_text()))
-    assert page in PENDING or found == []
+    assert found == []
 
 
 @pytest.mark.parametrize(
