@@ -189,16 +189,17 @@ def _rows_of(
 ) -> list[dict]:
     """Rows of a call; one process makes all of them, since they have the same schedules.
 
-    A rank need not use all its cores: more of them are never slower.
+    A rank need not use all its cores: more of them are never slower. Plain MPI adds with the fewest of them.
     """
     about = {"op": call.op, "nbytes": nbytes, "ranks": call.size, "ranks_per_node": call.ranks_per_node}
     rows: list[dict] = []
     least: dict[str, dict] = {}
+    alone: dict[str, float] = {}
     for cores, profile in sorted(profiles.items()):
         for network in networks:
             row = predicted_row(call, profile, network, node_memory)
             least[network] = min(row, least.get(network, row), key=lambda row: row["seconds"])
-            plain, best = row["plain_seconds"], least[network]
+            plain, best = alone.setdefault(network, row["plain_seconds"]), least[network]
             gain = {"plain_seconds": plain, "speedup": plain / best["seconds"]}
             rows.append({**about, "cores": cores, **best, **gain})
     return rows
