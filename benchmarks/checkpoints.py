@@ -6,6 +6,7 @@ Each way saves the weights from before and after a step of AdamW at a learning r
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -18,13 +19,14 @@ import click
 import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
+from mpi4py import MPI
 
 import compcoll.torch.dcp
 from compcoll.checkpoint import Checkpointer
 from compcoll.core import dtypes
 
 from .delta import weights
-from .osu.output import as_json, environment
+from .osu.machine import commit, machine
 from .report.applications import checkpoints
 
 Save = Callable[[Path, np.ndarray, int], None]
@@ -106,6 +108,8 @@ def _newest_nbytes(folder: Path) -> int:
 def main(mbytes: int, repeats: int, folder: str | None, json_path: Path | None) -> None:
     """Print the times of saving and loading, without the first save, and the compression ratio."""
     warnings.filterwarnings("ignore", module="torch")
+    if not MPI.Is_initialized():  # compcoll.torch leaves that to programs that use MPI
+        MPI.Init()
     torch.set_num_threads(1)
     named = {name: (before, after) for name, before, after in weights(2, 256, 60, 2)}
     pair = [np.resize(array.view("u2"), mbytes * 500_000) for array in named["bfloat16 weights, 1e-05"]]
@@ -133,7 +137,8 @@ def main(mbytes: int, repeats: int, folder: str | None, json_path: Path | None) 
     click.echo(f"{pair[0].nbytes / 1e6:.0f} MB")
     click.echo("\n".join(checkpoints([{"rows": rows}])))
     if json_path:
-        json_path.write_text(as_json({"operation": "checkpoints", **environment(), "rows": rows}))
+        about = {"machine": machine(), "versions": {"torch": torch.__version__}, "commit": commit()}
+        json_path.write_text(json.dumps({"operation": "checkpoints", **about, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

@@ -2,110 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
-from ..osu.operations import COLLECTIVES, NONBLOCKING, OPERATIONS
-from ..programs.examples import EXAMPLES
-from . import (
-    applications,
-    calls,
-    codecs_page,
-    figures,
-    gains,
-    predictions,
-    programs,
-    psnr,
-    scale,
-    tables,
-    workloads,
-)
+from ..osu.operations import COLLECTIVES
+from . import calls, figures, scale
+from .applied import codecs_alone, programs_and_solvers, weights_and_gradients
+from .experiment import RESULTS, ROOT, SHARED, Experiment, lab
 
 __all__ = ["RESULTS", "ROOT", "SHARED", "Experiment", "experiments"]
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results"
-#: Folder of real data, which a clone lacks.
-SHARED = Path(os.environ.get("COMPCOLL_SHARED", ROOT.parent / "shared"))
 OPS = ("alltoall", "allgather", "bcast", "reduce_scatter", "allreduce")
 #: Codecs that are compared in most sections.
 CODECS = "bfp:bits=7,zfp:rate=8,int8,lossless"
-#: Codecs of the solver.
-SOLVED = ("auto", "lossless", "zfp:rate=16", "bfp:bits=14", "zfp:rate=8", "bfp:bits=7")
-#: Words before a program that let it use a system's Open MPI.
-OPEN_MPI = ("env", "MPI4PY_MPIABI=openmpi", "MPI4PY_LIBMPI=libmpi.so.40")
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One section of the report.
-
-    Attributes
-    ----------
-    name, title, text : str
-        Name of its result file, its heading, and a description.
-    commands : list of list of str
-        Arguments of ``python -m``; ``--json FILE`` is appended.
-    figure : callable
-        Draws the runs into a file.
-    rows : callable
-        Returns the runs as lines of tables.
-    minutes : float
-        Time on two cores, about.
-    quick : bool
-        True if README or docs/benchmarks.md has a table of it.
-    needs : tuple of str
-        Modules, programs and files without which it is skipped.
-    """
-
-    name: str
-    title: str
-    text: str
-    commands: list[list[str]]
-    figure: Callable[[list[dict], Path], None] | None = None
-    rows: Callable[[list[dict]], list[str]] = tables.speedups
-    minutes: float = 1.0
-    quick: bool = False
-    needs: tuple[str, ...] = ()
-
-    @property
-    def stem(self) -> str:
-        """Name of the files in benchmarks/results/, without ending."""
-        return f"lab-{self.name}" if self.commands[0][0] == "benchmarks.netlab" else self.name
-
-    def missing(self) -> list[str]:
-        """The needs that this machine lacks."""
-        return [
-            need
-            for need in self.needs
-            if not (Path(need).exists() or shutil.which(need) or find_spec(need.partition(".")[0]))
-        ]
-
-
-def lab(
-    hosts: int, gbit: float, program: str, options: str, ranks: int = 1, open_mpi: bool = False
-) -> list[str]:
-    """Arguments that run a program in the lab: hosts, link rate, ranks per host."""
-    shape = ["benchmarks.netlab", "--hosts", str(hosts), "--gbit", f"{gbit:g}"]
-    shape += ["--ppn", str(ranks)] if ranks > 1 else []
-    shape += ["--open-mpi"] if open_mpi else []
-    osu = program in OPERATIONS or program in NONBLOCKING
-    module = ["benchmarks.osu", program] if osu else [f"benchmarks.{program}"]
-    return [*shape, "--", *OPEN_MPI * open_mpi, "python", "-m", *module, *options.split()]
 
 
 def experiments() -> Iterator[Experiment]:
     """The report's sections, in order."""
     yield from _collectives()
     yield from _nodes()
-    yield from _programs()
-    yield from _weights()
+    yield from programs_and_solvers()
+    yield from weights_and_gradients()
     yield from _scaling()
-    yield from _codecs()
+    yield from codecs_alone()
 
 
 def _collectives() -> Iterator[Experiment]:
@@ -296,175 +216,6 @@ def _nodes() -> Iterator[Experiment]:
     )
 
 
-def _programs() -> Iterator[Experiment]:
-    """Programs that use MPI or torch.distributed, and codecs alone."""
-    codecs = [word for codec in SOLVED for word in ("--codec", codec)]
-    yield Experiment(
-        "solver",
-        "A solver between two hosts at 1 Gb/s",
-        "The pseudo-spectral solver of `make demo`.",
-        [["benchmarks.demo", "--ranks", "4", "--out", "out/taylor_green.png", *codecs]],
-        rows=workloads.solver,
-        minutes=2,
-        quick=True,
-    )
-    yield Experiment(
-        "codecs",
-        "Codecs alone, one thread",
-        "Least processor times of calls from Python.",
-        [["benchmarks.codecs"]],
-        figure=workloads.codecs_figure,
-        rows=workloads.codecs,
-        minutes=4,
-        quick=True,
-    )
-    yield Experiment(
-        "checks",
-        "Three gains between two hosts at 1 Gb/s",
-        "An Alltoall of a sine with noise, a step of DDP with gloo and with the backend, and a program in "
-        "C++ that nobody edited.",
-        [
-            lab(2, 1, "alltoall", "--codec bfp:bits=7 --sizes 32M"),
-            lab(2, 1, "training.step", "--way ddp --codec bfp:bits=6"),
-            ["benchmarks.programs.examples", "adi", "--gbit", "1", "--codec", "bfp:bits=16"],
-        ],
-        None,
-        gains.checks,
-        quick=True,
-        needs=("torch",),
-    )
-    yield Experiment(
-        "training",
-        "A training step between two hosts at 1 Gb/s",
-        "A GPT of 20 M parameters over torch.distributed: gloo beside this backend, in turns. The model "
-        "works on few bytes a step, so that what is sent decides; each way sends what torch asks for, in "
-        "float32 or bfloat16.",
-        [
-            lab(2, 1, "training.step", f"--way {way} --dtype {dtype}")
-            for way, dtype in (("fsdp", "f4"), ("fsdp", "bf16"), ("ddp", "f4"))
-        ],
-        None,
-        tables.steps,
-        minutes=2,
-        quick=True,
-        needs=("torch",),
-    )
-    for name, example, codec, needs in (
-        ("halo", "heat", "bfp:bits=24", ("mpif90.openmpi", "mpiexec.openmpi")),
-        ("transpose", "adi", "bfp:bits=16", ("g++",)),
-    ):
-        yield Experiment(
-            name,
-            f"examples/{EXAMPLES[example].file}, unedited, between two hosts",
-            "Seconds of the program's time steps, as it prints them: medians of runs that alternate between "
-            "plain MPI and compcoll run with each codec.",
-            [
-                [
-                    "benchmarks.programs.examples",
-                    example,
-                    *f"--codec auto --codec lossless --codec {codec}".split(),
-                ]
-            ],
-            None,
-            programs.examples,
-            minutes=1.5,
-            quick=name == "transpose",
-            needs=needs,
-        )
-    yield Experiment(
-        "programs",
-        "Programs of Debian between two hosts at 1 Gb/s",
-        "Seconds are the least of two runs, with the start of Python in each rank.",
-        [["benchmarks.programs", "--runs", "2", "--timeout", "60"]],
-        None,
-        programs.packages,
-        minutes=4,
-        needs=("mpiexec.openmpi", "pw.x", "lmp", "hpcc", "cp2k", "abinit", "elk-lapw", "mpb-mpi"),
-    )
-    yield Experiment(
-        "predictions",
-        "Predictions of compcoll report, between two hosts",
-        "Seconds from a program's first call to the end of its last one, and those that the trace with auto "
-        "predicts for codecs. Ways alternate.",
-        [["benchmarks.predictions"]],
-        None,
-        predictions.table,
-        minutes=5,
-        needs=("g++",),
-    )
-
-
-def _weights() -> Iterator[Experiment]:
-    """Weights of models, gradients by hooks, and transforms."""
-    hooks = ["--gbit", "1", "--", "python", "-m", "benchmarks.training.hooks"]
-    bfp, both = "gloo,bfp:bits=8@1,bfp:bits=8@2,bfp:bits=4@2", "bfp:bits=8+bfp:bits=8@2"
-    yield Experiment(
-        "hooks",
-        "Hooks of torch, two hosts of two ranks at 1 Gb/s",
-        "Steps of a GPT with 19.7 M parameters in float32; megabytes are counted at the port of a host.",
-        [
-            ["benchmarks.netlab", "--hosts", "2", "--ppn", "2", *hooks, "--ways", way, "--variants", variants]
-            for way, variants in (
-                ("ddp", f"{bfp},backend:bfp:bits=8"),
-                ("fsdp2", f"gloo,bfp:bits=8@2,bfp:bits=8+raw@2,{both},backend:bfp:bits=8"),
-                ("hsdp", "gloo,bfp:bits=8,bfp:bits=4"),
-            )
-        ],
-        None,
-        applications.hooks,
-        minutes=4,
-        needs=("torch",),
-    )
-    yield Experiment(
-        "weight-sync",
-        "Weights for generators, two hosts at 1 Gb/s",
-        "100 million bfloat16 weights, in steps of Adam at a learning rate of 1e-6.",
-        [lab(2, 1, "weight_sync", "")],
-        None,
-        applications.weight_sync,
-        needs=("torch",),
-    )
-    yield Experiment(
-        "delta",
-        "Differences from one step to the next",
-        "Ratio, and GB/s of encoding / decoding, in pieces of 1 MiB on one core.",
-        [["benchmarks.delta"]],
-        None,
-        applications.differences,
-        minutes=2,
-        needs=("torch", "blosc2", "zstandard"),
-    )
-    yield Experiment(
-        "checkpoints",
-        "Checkpoints of 64 MB of bfloat16 weights",
-        "Medians; each file is synced to the disk.",
-        [["benchmarks.checkpoints"]],
-        None,
-        applications.checkpoints,
-        needs=("torch", "h5py"),
-    )
-    spectral = "--points 128 --codec lossless,szp:rel=1e-5,bfp:bits=12,bfp:bits=18,bfp:bits=24 --iters 9"
-    yield Experiment(
-        "transforms",
-        "mpi4py-fft, 128^3 float64, two hosts",
-        "A transform there and back, computing included.",
-        [lab(2, gbit, "transforms", spectral) for gbit in (1, 5)],
-        None,
-        applications.transforms,
-        needs=("mpi4py_fft",),
-    )
-    yield Experiment(
-        "losses",
-        "Losses of training with lossy codecs",
-        "Validation loss above that of lossless with the same seed, after 250 steps of 1 M parameters.",
-        [f"benchmarks.training.study --only {name} --seeds 2".split() for name in ("ddp", "fsdp")],
-        None,
-        applications.losses,
-        minutes=35,
-        needs=("torch",),
-    )
-
-
 def _scaling() -> Iterator[Experiment]:
     """Predictions for many ranks."""
     operations = "Alltoall,Allgather,Reduce_scatter_block,Allreduce"
@@ -484,29 +235,4 @@ def _scaling() -> Iterator[Experiment]:
         figures.scaling,
         scale.summary,
         minutes=2,
-    )
-
-
-def _codecs() -> Iterator[Experiment]:
-    """Codecs on arrays, without MPI."""
-    needs = (str(SHARED / "data" / "wmag91.float"),)
-    yield Experiment(
-        "psnr",
-        "Bits a value over PSNR",
-        "PSNR is the range of the values over the root of the mean squared error. Bits are interpolated "
-        "between neighbouring parameters. Shaped arrays are coded in their two or three dimensions.",
-        [["benchmarks.codecs.psnr"]],
-        psnr.figure,
-        psnr.table,
-        needs=needs,
-    )
-    yield Experiment(
-        "codecs-page",
-        "Codecs: an example, ratios, and errors",
-        "Ratios of whole arrays, and signal-to-noise ratios in dB. Ranks of a sum in a ring have values of "
-        "different places.",
-        [["benchmarks.codecs.page"]],
-        None,
-        codecs_page.all_tables,
-        needs=needs,
     )
