@@ -35,7 +35,7 @@ PYTHON = ("-m", "benchmarks.predictions", "--program")
 PROGRAMS = {
     "solver": ("solver in Python, Alltoall of complex64", (*PYTHON, "solver")),
     "averages": ("averages in Python, Allreduce of float32", (*PYTHON, "averages")),
-    "adi": ("examples/adi.cpp, Alltoall of float64", ("1000", "80")),
+    "adi": ("examples/adi.cpp, Alltoall of float64", ("2000", "40")),
 }
 LINKS = (1.0, 10.0)
 
@@ -71,15 +71,15 @@ def _run(program: str) -> None:
     if program == "solver":
         from .demo.taylor_green import TaylorGreen
 
-        flow = TaylorGreen(comm, 64, 1 / 200, 1 / 24, "float32")
+        flow = TaylorGreen(comm, 96, 1 / 200, 1 / 24, "float32")
         for _ in range(10):
             flow.step()
         return
-    n = 1 << 20
+    n = 1 << 22
     noise = 1e-3 * np.random.default_rng(comm.rank).standard_normal(n)
     send = (np.sin(np.linspace(0, 30, n)) + noise).astype("f4")
     recv = np.empty_like(send)
-    for _ in range(80):
+    for _ in range(40):
         for _ in range(8):
             send *= np.float32(1.0000001)
         comm.Allreduce(send, recv)
