@@ -88,17 +88,6 @@ def _collectives() -> Iterator[Experiment]:
         minutes=2,
     )
     yield from _calls()
-    weights = SHARED / "data" / "transformer_weights.bf16"
-    yield Experiment(
-        "weights",
-        "Lossless bfloat16 weights, two hosts at 1 Gb/s",
-        "A trained transformer's weights.",
-        [
-            lab(2, 1, op, f"--codec lossless --sizes 32M --iters 5 --data {weights} --dtype bf16")
-            for op in OPS[1:3]
-        ],
-        needs=(str(weights),),
-    )
 
 
 def _calls() -> Iterator[Experiment]:

@@ -150,6 +150,7 @@ def test_tables_are_those_of_the_results(page):
     results = {experiment.name: pages.result(experiment) for experiment in experiments()}
     own = [table for table in pages.TABLES if table.page == page]
     assert pages.filled(text, own, results) == text
+    assert "Not measured yet" not in text
     marked = {name for name, _ in pages.MARKED.findall(text)}
     assert marked == {table.name for table in own}
 
