@@ -11,6 +11,7 @@ from enum import Enum
 
 __all__ = [
     "ALGORITHMS",
+    "MIN_NBYTES",
     "OPERATIONS",
     "REDUCTIONS",
     "TWO_LEVEL",
@@ -169,6 +170,8 @@ TWO_LEVEL = (
     ),
     "Alltoall",
 )
+#: Default of ``min_nbytes``, the smallest message that is compressed.
+MIN_NBYTES = 16 << 10
 #: Bytes for each peer up to which Alltoall gathers inside nodes; for more, copies take longer than messages.
 GATHERED_NBYTES = 16 << 10
 REDUCTIONS = tuple(name for name in ALGORITHMS if name in OPERATIONS and OPERATIONS[name].reduces)

@@ -140,7 +140,7 @@ def _values(path: Path | None, dtype: np.dtype) -> np.ndarray:
 def _kinds(like: Path | None, spec: str) -> list[tuple[str, int]]:
     """Calls to try, as (operation, bytes of a message)."""
     import compcoll
-    from compcoll.policy.policy import MIN_NBYTES
+    from compcoll.operations import MIN_NBYTES
     from compcoll.tracing.reader import read
 
     if like is None:

@@ -36,7 +36,7 @@ import numpy as np
 from compcoll.codecs import codec, codecs
 from compcoll.core import dtypes, environment
 from compcoll.core.errors import PolicyError
-from compcoll.operations import REDUCTIONS
+from compcoll.operations import MIN_NBYTES, REDUCTIONS
 from compcoll.policy import choices
 from compcoll.policy.decision import ARRAY, FLAT, Decision
 from compcoll.policy.rules import (
@@ -51,7 +51,6 @@ from compcoll.policy.rules import (
 
 __all__ = [
     "IN_NODE",
-    "MIN_NBYTES",
     "Policy",
     "PolicyContext",
     "Rule",
@@ -64,8 +63,6 @@ __all__ = [
 #: Reasons why calls are left to MPI.
 _NONE = "the policy's codec is none"
 IN_NODE = "auto leaves messages inside a node to MPI: no lossless codec outruns memory"
-#: Default of ``min_nbytes``, the smallest message that is compressed.
-MIN_NBYTES = 16 << 10
 
 
 @dataclass(frozen=True)

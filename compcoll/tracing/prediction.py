@@ -14,7 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 from compcoll.codecs.speed import CodecSpeed, Coding, coded_seconds, coding_of, wire_nbytes
-from compcoll.operations import ALGORITHMS, OPERATIONS, REDUCTIONS, blocking_name
+from compcoll.operations import ALGORITHMS, MIN_NBYTES, OPERATIONS, REDUCTIONS, blocking_name
 from compcoll.tracing.reader import Program, Sample, TracedCall
 from compcoll.tracing.rows import Kind, Row, grouped, in_flight, kind_of, size_class
 from compcoll.tracing.samples import LOSSLESS, LOSSY
@@ -26,8 +26,6 @@ __all__ = ["Prediction", "advice", "predict", "rule_for"]
 _LEAST = 0.03
 #: Compressed calls of a kind from which their own times count in place of a prediction.
 _ENOUGH = 4
-#: Least bytes of a message that policies compress by default.
-MIN_NBYTES = 16 << 10
 #: Reasons of calls that stay inside a node begin like this.
 _INSIDE = ("auto leaves messages inside a node", "it stays in its node")
 
